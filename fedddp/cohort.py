@@ -1,0 +1,140 @@
+"""A cohort: the clients a rank computes together, on tensors with a leading client axis."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedddp.oracle import Oracle
+from fedddp.rng import permutations
+from fedddp.task import Task
+
+
+class Batch(NamedTuple):
+    """One step's examples of the clients still at work, a prefix of the cohort's rows."""
+
+    inputs: Tensor  # [c, B, ...]
+    targets: Tensor  # [c, B, ...]
+    weights: Tensor | None  # [c, B], 0 for the padding of a short batch; None where no batch is short
+
+
+@dataclass
+class Tally:
+    """What the oracle saw, for the records; no method reads it."""
+
+    loss: Tensor  # [C] sum over steps
+    steps: Tensor  # [C]
+
+
+@dataclass
+class Cohort:
+    ids: tuple[int, ...]  # larger clients first
+    round: int
+    task: Task
+    oracle: Oracle
+    tally: Tally = field(init=False)
+
+    def __post_init__(self) -> None:
+        zeros = torch.zeros(len(self.ids), dtype=self.task.dtype, device=self.task.device)
+        self.tally = Tally(zeros, zeros.clone())
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def sizes(self) -> Tensor:
+        """[C] examples of each client, as integers."""
+        return self.task.num_examples[list(self.ids)]
+
+    @property
+    def num_examples(self) -> Tensor:
+        """[C] examples of each client, as a weight."""
+        return self.sizes.to(self.task.device, self.task.dtype)
+
+    def grad(self, theta: Tensor, batch: Batch, out: Tensor | None = None) -> Tensor:
+        """Gradient [c, P] of each client's mean loss over its batch."""
+        grad, loss = self.oracle(theta, *batch, out=out)
+        self.tally.loss[: len(loss)] += loss
+        self.tally.steps[: len(loss)] += 1
+        return grad
+
+    def steps(self, epochs: int, batch_size: int) -> Tensor:
+        """[C] batches in `epochs` passes; the short last one counts."""
+        return epochs * -(-self.sizes // batch_size)
+
+    def batches(self, epochs: int, batch_size: int) -> Iterator[Batch]:
+        """Each client's own shuffled epochs, stacked.
+
+        Rows are sorted by size, so at any step the clients still at work are a prefix: no row is computed
+        in vain. Only a short last batch is padded, with weight 0.
+        """
+        table, valid = self._table(epochs, batch_size)
+        steps = self.steps(epochs, batch_size)
+        working = (steps.unsqueeze(0) > torch.arange(table.shape[1]).unsqueeze(1)).sum(1).tolist()
+        short = (~valid).any(2)
+        train, device = self.task.data.train, self.task.device
+        for step, rows in enumerate(working):
+            index = table[:rows, step].to(device)
+            weights = None
+            if bool(short[:rows, step].any()):
+                weights = valid[:rows, step].to(device, self.task.dtype)
+            yield Batch(self.task.data.prepare(train.inputs[index], self.task.dtype), train.targets[index], weights)
+
+    def _table(self, epochs: int, batch_size: int) -> tuple[Tensor, Tensor]:
+        """Example index [C, steps, B] and whether it is real; a client's order depends on its own key alone."""
+        sizes, count = self.sizes, len(self.ids)
+        keys = torch.tensor([self.task.streams.key("order", self.round, client) for client in self.ids])
+        by_epoch = keys.unsqueeze(1) + torch.arange(epochs) * 0x2545F4914F6CDD1D
+        order = permutations(by_epoch.reshape(-1), sizes.repeat_interleave(epochs)).view(count, epochs, -1)
+        batch_size = min(batch_size, order.shape[2])
+        per_epoch = -(-sizes // batch_size).unsqueeze(1)
+        step = torch.arange(int(epochs * per_epoch.max())).unsqueeze(0)
+        epoch, within = (step // per_epoch).clamp_max(epochs - 1), step % per_epoch
+        position = within.unsqueeze(2) * batch_size + torch.arange(batch_size)  # [C, steps, B]
+        valid = position < sizes.view(-1, 1, 1)
+        position = torch.minimum(position, sizes.view(-1, 1, 1) - 1)
+        rows = torch.arange(count).view(-1, 1, 1)
+        local = order[rows, epoch.unsqueeze(2), position]
+        start = self.task.shards.offsets[list(self.ids)].view(-1, 1, 1)
+        return self.task.shards.order[start + local], valid
+
+    def everything(self, batch_size: int = 1024) -> Iterator[Batch]:
+        """All examples of every client once, in their stored order, in chunks."""
+        sizes = self.sizes
+        for start in range(0, int(sizes.max()), batch_size):
+            rows = int((sizes > start).sum())
+            position = start + torch.arange(min(batch_size, int(sizes.max()) - start))
+            valid = position < sizes[:rows].unsqueeze(1)
+            offset = self.task.shards.offsets[list(self.ids[:rows])].unsqueeze(1)
+            index = self.task.shards.order[offset + torch.minimum(position, sizes[:rows].unsqueeze(1) - 1)]
+            weights = None if bool(valid.all()) else valid.to(self.task.device, self.task.dtype)
+            train, index = self.task.data.train, index.to(self.task.device)
+            yield Batch(self.task.data.prepare(train.inputs[index], self.task.dtype), train.targets[index], weights)
+
+    def full_grad(self, theta: Tensor) -> Tensor:
+        """Gradient [C, P] of each client's *sum* loss f_k at theta [C, P]."""
+        total = torch.zeros_like(theta)
+        for batch in self.everything():
+            rows = len(batch.inputs)
+            grad, _ = self.oracle(theta[:rows], *batch)
+            count = batch.targets.shape[1] if batch.weights is None else batch.weights.sum(1, keepdim=True)
+            total[:rows] += grad * count
+        return total
+
+    def noise(self, purpose: str = "noise") -> "Noise":
+        return Noise([self.task.streams.generator(purpose, self.round, client) for client in self.ids])
+
+
+@dataclass
+class Noise:
+    """Standard normal rows from each client's own generator."""
+
+    generators: list[torch.Generator]
+
+    def fill(self, out: Tensor) -> Tensor:
+        """Draw into the first rows of out [c, P], in place."""
+        for row, generator in zip(out, self.generators, strict=False):
+            row.normal_(generator=generator)
+        return out

@@ -1,0 +1,74 @@
+"""Data sources: one file each, a dataclass `Source` with its settings and `load() -> Dataset`.
+
+Examples stay as their publisher stores them (uint8 pixels, integer tokens, floats) and become model inputs
+only when a batch is gathered, so a rank never holds a float copy of the whole set.
+"""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Inputs and targets side by side."""
+
+    inputs: Tensor  # [N, ...] as stored
+    targets: Tensor  # [N], or [N, labels] for several labels each
+    clients: Tensor | None = None  # [N] natural client of each example, where the data has one
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def take(self, index: Tensor) -> "Examples":
+        clients = None if self.clients is None else self.clients[index]
+        return Examples(self.inputs[index], self.targets[index], clients)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Training and test examples, and how a stored input becomes a model input: x · scale + shift."""
+
+    train: Examples
+    test: Examples
+    classes: int  # number of classes; 0 for regression
+    scale: Tensor | float = 1.0  # broadcast against one input
+    shift: Tensor | float = 0.0
+    validation: Examples | None = None  # held out at the server
+    tokens: bool = False  # integer inputs that stay integers
+    label_names: tuple[str, ...] = ()
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return tuple(self.train.inputs.shape[1:])
+
+    def prepare(self, stored: Tensor, dtype: torch.dtype) -> Tensor:
+        """Stored inputs as the model sees them."""
+        if self.tokens:
+            return stored.long()
+        inputs = stored.to(dtype)
+        if isinstance(self.scale, Tensor) or self.scale != 1.0:
+            inputs = inputs * self.scale
+        if isinstance(self.shift, Tensor) or self.shift != 0.0:
+            inputs = inputs + self.shift
+        return inputs
+
+    def to(self, device: torch.device) -> "Dataset":
+        if device.type == "cpu":
+            return self
+
+        def move(part: Examples) -> Examples:
+            return Examples(part.inputs.to(device), part.targets.to(device), part.clients)
+
+        scale = self.scale.to(device) if isinstance(self.scale, Tensor) else self.scale
+        shift = self.shift.to(device) if isinstance(self.shift, Tensor) else self.shift
+        held = None if self.validation is None else move(self.validation)
+        return replace(self, train=move(self.train), test=move(self.test), validation=held, scale=scale, shift=shift)
+
+
+def root(setting: str) -> Path:
+    """The folder of data files: `data.root`, or FEDDDP_DATA, or ./data."""
+    return Path(setting or os.environ.get("FEDDDP_DATA") or "data").expanduser()

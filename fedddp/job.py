@@ -1,0 +1,345 @@
+"""A run from configuration to summary: build, resume, rounds, evaluation, records, checkpoints."""
+
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import isnan
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from fedddp import checkpoint, rng, tree
+from fedddp.config import DTYPES, Config, flatten, load_resolved
+from fedddp.data import Dataset
+from fedddp.evaluate import evaluate, evaluate_clients
+from fedddp.exchange import Exchange
+from fedddp.federate import Federation, Report, checksum
+from fedddp.local import Nothing
+from fedddp.objective import OBJECTIVES
+from fedddp.oracle import Oracle
+from fedddp.params import Layout, refuse_batch_norm
+from fedddp.plan import Plan, default_width
+from fedddp.records import Recorder, last_three, read_metrics, write_json
+from fedddp.rng import Streams, stream
+from fedddp.splits import Shards
+from fedddp.store import ClientStore
+from fedddp.task import Task
+
+METRICS = ("accuracy", "nll", "ece", "brier", "rmse")
+
+
+@dataclass
+class Stop:
+    """Set by Ctrl-C, SIGTERM or a scheduler's warning; read between rounds. The handler itself does nothing else."""
+
+    asked: bool = False
+    signals: list[int] = field(default_factory=list)
+
+    def listen(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        if self.asked and number == signal.SIGINT:  # a second Ctrl-C does not wait for the round
+            raise KeyboardInterrupt
+        self.asked = True
+        self.signals.append(number)
+
+
+def make_task(config: Config, device: torch.device) -> Task:
+    """Data, split and model as every rank knows them."""
+    dtype = DTYPES[config.federation.dtype]
+    data: Dataset = config.data.load()
+    generator = stream(config.seed_of("split"), "split")
+    shards = Shards.of(config.split.deal(data.train, generator), getattr(config.split, "minimum", 1))
+    if getattr(config.method, "pools", False):
+        shards = shards.pooled()
+    module, initial = make_module(config, data, dtype)
+    kind = config["model.loss"]
+    if kind == "auto":
+        kind = "cross_entropy" if data.classes else "squared_error"
+    if kind not in OBJECTIVES:
+        raise ValueError(f"model.loss={kind}: unknown; choose one of auto, {', '.join(OBJECTIVES)}")
+    streams = Streams(config.seed_of("federation"), config.federation.streams)
+    return Task(
+        module=module.to(device),
+        layout=Layout.of(module),
+        objective=OBJECTIVES[kind](),
+        data=data.to(device),
+        shards=shards,
+        streams=streams,
+        rounds=config.federation.rounds,
+        initial=initial.to(device),
+        dtype=dtype,
+        device=device,
+    )
+
+
+def make_module(config: Config, data: Dataset, dtype: torch.dtype) -> tuple[nn.Module, Tensor]:
+    """The skeleton and its initial parameters, which depend on the model's seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        generator = stream(config.seed_of("model"), "model")
+        torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
+        module = config.build_module(data.input_shape, data.classes or 1)
+    refuse_batch_norm(module)
+    module = module.to(dtype)
+    layout = Layout.of(module)
+    if layout.numel == 0:
+        raise ValueError("model: has no parameters to train")
+    return module, layout.flatten(dict(module.named_parameters()))
+
+
+def make_federation(config: Config, task: Task, exchange: Exchange) -> Federation:
+    plan = make_plan(config, task, exchange.world_size)
+    ids = plan.at_home(exchange.rank)
+    return Federation(
+        task=task,
+        method=config.method,
+        local=config.local,
+        exchange=exchange,
+        plan=plan,
+        store=ClientStore(ids, config.method.init_clients(len(ids), task, config.local)),
+        oracle=Oracle(task.module, task.layout, task.objective, config.federation.vectorise),
+        seed=config.seed_of("federation"),
+        participation=config.federation.participation,
+        skip_bad=config.federation.on_bad_client == "skip",
+    )
+
+
+def make_plan(config: Config, task: Task, ranks: int) -> Plan:
+    width = config.federation.cohort_width
+    active = max(1, round(config.federation.participation * task.num_clients))
+    if not width:
+        convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in task.module.modules())
+        width = default_width(task.layout.numel, convolutional, active)
+    assert isinstance(width, int), "auto is settled before"
+    return Plan.make(task.num_examples, width, config.federation.participation, ranks)
+
+
+@dataclass
+class Job:
+    """One run of one configuration in one folder."""
+
+    config: Config
+    folder: Path
+    exchange: Exchange
+    device: torch.device
+    quiet: bool = False
+    stop: Stop = field(default_factory=Stop)
+    after_round: Callable[[int], None] | None = None  # for tests that interrupt a run
+
+    def run(self, resume: bool) -> dict[str, Any] | None:
+        """The summary; None if the run was asked to stop before its end."""
+        lead = self.exchange.rank == 0
+        self._claim(resume)
+        task = make_task(self.config, self.device)
+        self._same_everywhere(task)
+        federation = make_federation(self.config, task, self.exchange)
+        server, done = self._restore(federation)
+        recorder = None
+        if lead:
+            recorder = Recorder(self.folder, task.rounds, done, self.config["method.name"], self.quiet)
+        if done:
+            self._say(recorder, f"{self.folder}: goes on after round {done} of {task.rounds}")
+        try:
+            return self._rounds(federation, server, done, recorder)
+        finally:
+            if recorder is not None:
+                recorder.close()
+
+    def _rounds(
+        self, federation: Federation, server: Any, done: int, recorder: Recorder | None
+    ) -> dict[str, Any] | None:
+        rounds, pace = (
+            federation.task.rounds,
+            Pace(self.config.checkpoint.every, self.config.checkpoint.share),
+        )
+        for number in range(done, rounds):
+            start = time.perf_counter()
+            server, report = federation.round(server, number, lambda: (pace.due(), self.stop.asked))
+            finished = number + 1
+            metrics = self._evaluate(federation, server, finished)
+            if finished % self.config.federation.check_every == 0 or finished == rounds:
+                federation.check_equal(server, finished)
+            if recorder is not None:
+                record = _record(finished, report, metrics, time.perf_counter() - start)
+                every = self.config.evaluation.histograms
+                wanted = bool(every) and (finished % every == 0 or finished in (1, rounds))
+                recorder.round(record, _histograms(report, federation) if wanted else {})
+            if self.after_round is not None:
+                self.after_round(finished)
+            pace.round_took(time.perf_counter() - start)
+            wanted = report.checkpoint or (pace.every > 0 and finished % pace.every == 0)
+            if (wanted or report.stop) and finished < rounds:
+                with pace.saving():
+                    checkpoint.save(self.folder / "checkpoints", finished, server, federation.store, self.exchange)
+            if report.stop and finished < rounds:
+                self._say(recorder, f"stopped after round {finished} of {rounds}; go on with --resume")
+                return None
+        return self._finish(federation, server)
+
+    def _evaluate(self, federation: Federation, server: Any, finished: int) -> dict[str, float]:
+        if finished % self.config.evaluation.every and finished != federation.task.rounds:
+            return {}
+        start = time.perf_counter()
+        if getattr(federation.method, "evaluates", "server") == "clients":
+            metrics = evaluate_clients(federation.task, self.exchange, federation.store)
+        else:
+            metrics = evaluate(federation.task, self.exchange, server.theta.unsqueeze(0))
+        return metrics | {"seconds_evaluate": time.perf_counter() - start}
+
+    def _claim(self, resume: bool) -> None:
+        """The folder is new, or holds a run of this very configuration that we were asked to go on with."""
+        failure = ""
+        if self.exchange.rank == 0:
+            try:
+                self._claim_folder(resume)
+            except (ValueError, OSError) as error:
+                failure = str(error)
+        self.exchange.together(failure)
+
+    def _claim_folder(self, resume: bool) -> None:
+        path = self.folder / "config.yaml"
+        if path.exists():
+            theirs = load_resolved(OmegaConf.to_container(OmegaConf.load(path)))  # type: ignore[arg-type]
+            if theirs.hash != self.config.hash:
+                mine = dict(flatten(self.config.values))
+                other = dict(flatten(theirs.values))
+                keys = [k for k in sorted({*mine, *other}) if mine.get(k) != other.get(k)]
+                changed = ", ".join(f"{k}={other.get(k)} (now {mine.get(k)})" for k in keys[:4])
+                raise ValueError(f"{self.folder} holds a run of another configuration: {changed}; choose another --out")
+            if not resume:
+                raise ValueError(
+                    f"{self.folder} holds this run already: add --resume to go on, or choose another --out"
+                )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        aside = self.folder / ".config.yaml"
+        aside.write_text(OmegaConf.to_yaml(OmegaConf.create(self.config.values)))
+        aside.rename(path)
+
+    def _same_everywhere(self, task: Task) -> None:
+        """All ranks run the same build on the same kind of processor with the same data."""
+        facts = {"data split": task.shards.digest(), **checkpoint.fingerprint(), "config": self.config.hash}
+        for name, value in facts.items():
+            number = rng.key(value)
+            high, low = self.exchange.agree([number, -number])
+            if high != -low:
+                raise ValueError(
+                    f"ranks differ in {name} (here: {value}); results would depend on placement. "
+                    "Run all ranks with the same torch on the same kind of processor and the same files"
+                )
+
+    def _restore(self, federation: Federation) -> tuple[Any, int]:
+        """The newest whole checkpoint, chosen by rank 0 for all; or the start."""
+        server = federation.method.init_server(federation.task)
+        choice = ""
+        if self.exchange.rank == 0:
+            found = checkpoint.newest(self.folder / "checkpoints", lambda text: self._say(None, text))
+            choice = found.name if found else ""
+        choice = self.exchange.tell(choice, 0)
+        if not choice:
+            return server, 0
+        path = self.folder / "checkpoints" / choice
+        written = checkpoint.about(path)
+        for key, value in checkpoint.fingerprint().items():
+            if written[key] != value:
+                self._say(
+                    None,
+                    f"checkpoint was written with {key} {written[key]}, this is {value}: bits may differ",
+                )
+        finished = written["round"] == federation.task.rounds  # its client rows may be gone, and are not needed
+        return checkpoint.load(path, server, None if finished else federation.store)
+
+    def _finish(self, federation: Federation, server: Any) -> dict[str, Any]:
+        """The final state as plain tensors, the summary, and no client rows that nobody needs."""
+        folder, rounds = self.folder / "checkpoints", federation.task.rounds
+        if not (folder / f"round-{rounds:06d}").exists():
+            keep = self.config.checkpoint.keep_clients
+            store = federation.store if keep else ClientStore(torch.zeros(0, dtype=torch.long), Nothing())
+            checkpoint.save(folder, rounds, server, store, self.exchange)
+        summary = self._summary(federation, server)
+        if self.exchange.rank == 0:
+            if not self.config.checkpoint.keep_clients:
+                for old in checkpoint.found(folder)[:-1]:
+                    shutil.rmtree(old)
+            checkpoint.save_tensors(self.folder / "server.safetensors", tree.leaves(server))
+            write_json(self.folder / "summary.json", summary)
+        self.exchange.barrier()
+        return summary
+
+    def _summary(self, federation: Federation, server: Any) -> dict[str, Any]:
+        records = read_metrics(self.folder / "metrics.jsonl") if self.exchange.rank == 0 else []
+        last: dict[str, Any] = records[-1] if records else {}
+        return {
+            "method": self.config["method.name"],
+            "rounds": federation.task.rounds,
+            **{name: last[name] for name in METRICS if name in last},
+            "last_3_rounds": last_three(records, METRICS),
+            "seconds": sum(r["seconds"] for r in records),
+            "bytes": sum(r["bytes"] for r in records),
+            "world_size": self.exchange.world_size,
+            "clients": federation.task.num_clients,
+            "parameters": federation.task.layout.numel,
+            "cohort_width": federation.plan.width,
+            "checksum": checksum(server),
+            "config_hash": self.config.hash,
+            "split_hash": federation.task.shards.digest(),
+            **checkpoint.fingerprint(),
+        }
+
+    def _say(self, recorder: Recorder | None, text: str) -> None:
+        if recorder is not None:
+            recorder.say(text)
+        elif self.exchange.rank == 0 and not self.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+
+@dataclass
+class Pace:
+    """How often to write a checkpoint: every so many rounds, or as often as costs a given share of the time."""
+
+    every: int
+    share: float
+    worked: float = 0.0  # seconds since the last checkpoint
+    cost: float = 1.0  # seconds that a checkpoint takes; a guess until one was written
+
+    def due(self) -> bool:
+        return self.every == 0 and self.worked * self.share > self.cost
+
+    def round_took(self, seconds: float) -> None:
+        self.worked += seconds
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.cost, self.worked = time.perf_counter() - start, 0.0
+
+
+def _record(finished: int, report: Report, metrics: dict[str, float], seconds: float) -> dict[str, Any]:
+    return {
+        "round": finished,
+        **metrics,
+        "train_loss": None if isnan(report.train_loss) else report.train_loss,
+        "seconds": seconds,
+        **{f"seconds_{part}": value for part, value in report.seconds.items()},
+        "bytes": report.bytes,
+        "active": report.active,
+        "skipped": report.skipped,
+        **report.metrics,
+    }
+
+
+def _histograms(report: Report, federation: Federation) -> dict[str, Tensor]:
+    """What is spread over clients: losses and message norms of the active ones."""
+    assert report.losses is not None
+    assert report.norms is not None
+    return {"clients/train_loss": report.losses, "clients/message_norm": report.norms}

@@ -1,0 +1,117 @@
+"""Local solvers: what a cohort does between two exchanges. One file each, a dataclass `Solver`.
+
+A *point* solver lowers loss + energy(site)/num_examples, so that a learning rate means what it means in the papers;
+f_k = num_examples x loss is what a site adds to. What a solver remembers of a client (momentum, counters) is
+given in and handed back, never kept in the solver.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import cos, pi
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedddp import gaussian
+from fedddp.cohort import Cohort
+from fedddp.gaussian import Family
+from fedddp.task import Task
+
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda _: 1.0,
+    "cosine": lambda done: 0.5 * (1 + cos(pi * done)),
+    "linear": lambda done: 1 - done,
+}
+
+
+class Nothing(NamedTuple):
+    """The memory of a solver that starts afresh in every round."""
+
+
+class Fit(NamedTuple):
+    theta: Tensor  # [C, P]
+    memory: Any  # the solver's own, a NamedTuple of tensors [C, ...]
+    steps: Tensor  # [C] steps taken
+
+
+@dataclass
+class Settings:
+    """What every iterative solver can be told."""
+
+    lr: float = 0.1
+    epochs: int = 1
+    batch_size: int = 32
+    clip: float = 0.0  # largest norm of a client's gradient; 0: no clipping
+    schedule: str = "constant"  # of the learning rate over rounds: constant, cosine, linear
+    decay: float = 1.0  # the learning rate's factor per round, beside the schedule
+    keep: bool = False  # keep the optimiser's state between a client's rounds
+
+    def __post_init__(self) -> None:
+        check("local.lr", self.lr, self.lr > 0, "a number above 0")
+        check("local.epochs", self.epochs, self.epochs >= 1, "at least 1")
+        check("local.batch_size", self.batch_size, self.batch_size >= 1, "at least 1")
+        check("local.clip", self.clip, self.clip >= 0, "0 for none, or the largest norm")
+        check("local.schedule", self.schedule, self.schedule in SCHEDULES, " or ".join(SCHEDULES))
+
+    def rate(self, cohort: Cohort) -> float:
+        """This round's learning rate; constant within a round."""
+        done = cohort.round / max(cohort.task.rounds, 1)
+        return self.lr * SCHEDULES[self.schedule](done) * self.decay**cohort.round
+
+
+def check(key: str, value: object, fine: bool, choices: str) -> None:
+    """One clear line for a value out of range."""
+    if not fine:
+        raise ValueError(f"{key}={value}: must be {choices}")
+
+
+@dataclass
+class Point(Settings, ABC):
+    """The loop that SGD and Adam share; a solver says what it keeps and how it steps."""
+
+    @abstractmethod
+    def blank(self, rows: int, task: Task) -> Any:
+        """The state of `rows` clients before their first step."""
+
+    @abstractmethod
+    def step(self, theta: Tensor, grad: Tensor, state: Any, lr: float) -> None:
+        """One step on the rows [c, P], everything in place; `grad` may be overwritten."""
+
+    def memory(self, task: Task, count: int) -> Any:
+        """What `count` clients remember of this solver between rounds."""
+        return self.blank(count, task) if self.keep else Nothing()
+
+    def minimise(
+        self,
+        cohort: Cohort,
+        start: Tensor,
+        memory: Any,
+        site: Tensor | None = None,
+        family: Family = gaussian.diagonal,
+    ) -> Fit:
+        """theta [C, P] that lowers f_k + energy(site), started from `start` [P] or [C, P].
+
+        `site` holds natural parameters for all clients or a row for each; None is no site.
+        """
+        theta = start.expand(len(cohort), -1).clone()
+        state = type(memory)(*memory) if self.keep else self.blank(len(cohort), cohort.task)
+        pull = None if site is None else _per_example(site, cohort)
+        grad, lr = torch.empty_like(theta), self.rate(cohort)
+        for batch in cohort.batches(self.epochs, self.batch_size):
+            rows = len(batch.inputs)
+            here, slope = theta[:rows], cohort.grad(theta[:rows], batch, out=grad[:rows])
+            if pull is not None:
+                slope += family.energy_grad(pull[:rows], here)
+            if self.clip:
+                slope *= (self.clip / slope.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
+            self.step(here, slope, type(state)(*(leaf[:rows] for leaf in state)), lr)
+        return Fit(theta, state if self.keep else memory, cohort.steps(self.epochs, self.batch_size))
+
+
+def _per_example(site: Tensor, cohort: Cohort) -> Tensor:
+    """The site's energy divided by num_examples, one row per client."""
+    rows = site if len(site) == len(cohort) and site.dim() == 3 else site.unsqueeze(0)
+    count = cohort.num_examples
+    return rows / count.view(-1, *[1] * (rows.dim() - 1))

@@ -1,0 +1,48 @@
+"""Stochastic gradient descent with momentum, Nesterov's look-ahead and weight decay."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedddp.local import Nothing, Point, check
+from fedddp.task import Task
+
+
+class Momentum(NamedTuple):
+    velocity: Tensor  # [C, P]
+
+
+@dataclass
+class Solver(Point):
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("local.momentum", self.momentum, 0 <= self.momentum < 1, "in [0, 1)")
+        check(
+            "local.nesterov",
+            self.nesterov,
+            self.momentum > 0 or not self.nesterov,
+            "used with local.momentum > 0",
+        )
+
+    def blank(self, rows: int, task: Task) -> Momentum | Nothing:
+        if not self.momentum:
+            return Nothing()
+        return Momentum(torch.zeros(rows, task.layout.numel, dtype=task.dtype, device=task.device))
+
+    def step(self, theta: Tensor, grad: Tensor, state: Momentum | Nothing, lr: float) -> None:
+        """velocity <- momentum·velocity + grad;  theta <- theta - lr·velocity."""
+        if self.weight_decay:
+            grad.add_(theta, alpha=self.weight_decay)
+        if isinstance(state, Momentum):
+            state.velocity.mul_(self.momentum).add_(grad)
+            if self.nesterov:
+                grad.add_(state.velocity, alpha=self.momentum)
+            else:
+                grad = state.velocity
+        theta.sub_(grad, alpha=lr)

@@ -1,0 +1,47 @@
+"""FedDyn (Acar et al. 2021; as in "Connecting Federated ADMM to Bayes", section 2 and App. D).
+
+    client   theta_k <- argmin f_k(theta) + ½ weight_decay |theta|² + <v_k, theta> + ½ alpha |theta - theta_server|²
+             v_k     <- v_k + alpha (theta_k - theta_server)
+    server   theta   <- Mean_active theta_k + Σ_all v_k / (alpha K)
+
+alpha is on the sum loss, which is alpha/N_k on the mean loss. With every client active and no decay this is fedadmm,
+iterate by iterate.
+"""
+
+from dataclasses import dataclass
+
+from fedddp.cohort import Cohort
+from fedddp.local import Point, check
+from fedddp.methods import federated_admm
+from fedddp.methods.federated_admm import Clients, Server, admm_step, primal
+from fedddp.reduce import Mean, Message, Sum, Totals
+from fedddp.task import Task
+
+
+@dataclass
+class Method:
+    alpha: float = 0.1
+    weight_decay: float = 0.0  # on the sum loss of each client
+
+    def __post_init__(self) -> None:
+        check("method.alpha", self.alpha, self.alpha > 0, "above 0")
+        check("method.weight_decay", self.weight_decay, self.weight_decay >= 0, "at least 0")
+
+    def init_server(self, task: Task) -> Server:
+        return federated_admm.Method().init_server(task)
+
+    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
+        return federated_admm.Method().init_clients(count, task, local)
+
+    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+        theta, change, solver = admm_step(server.theta, clients, cohort, local, self.alpha, self.weight_decay)
+        message: Message = {"theta": Mean(theta), "dual_change": Sum(change), "primal": primal(theta, server.theta)}
+        return Clients(clients.dual + change, solver), message
+
+    def server_step(self, server: Server, total: Totals, task: Task) -> Server:
+        duals = server.duals + total["dual_change"]
+        return Server(total["theta"] + duals / (self.alpha * task.num_clients), duals)
+
+    def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
+        dual = self.alpha * float((after.theta - before.theta).norm())
+        return {"primal_residual": float(total["primal"].sqrt()), "dual_residual": dual}

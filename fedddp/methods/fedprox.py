@@ -1,0 +1,32 @@
+"""FedProx (Li et al. 2020): federated averaging with a pull towards the server's parameters.
+
+client   theta_k <- solver on f_k(theta) + ½ delta |theta - theta_server|²        (scale = sum)
+         theta_k <- solver on f_k(theta)/N_k + ½ delta |theta - theta_server|²    (scale = mean)
+server   theta   <- Σ_k N_k theta_k / Σ_k N_k
+"""
+
+from dataclasses import dataclass
+
+from fedddp import gaussian
+from fedddp.cohort import Cohort
+from fedddp.local import Point, check
+from fedddp.methods import fedavg
+from fedddp.methods.fedavg import Clients, Server
+from fedddp.reduce import Mean, Message
+
+
+@dataclass
+class Method(fedavg.Method):
+    delta: float = 0.1
+    scale: str = "sum"  # what the penalty is added to: the sum loss f_k, or the mean loss f_k/N_k
+
+    def __post_init__(self) -> None:
+        check("method.delta", self.delta, self.delta >= 0, "at least 0")
+        check("method.scale", self.scale, self.scale in ("sum", "mean"), "sum or mean")
+
+    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+        site = gaussian.diagonal.natural(server.theta, self.delta)
+        if self.scale == "mean":
+            site = site * cohort.num_examples.view(-1, 1, 1)
+        fit = local.minimise(cohort, server.theta, clients.solver, site)
+        return Clients(fit.memory), {"theta": Mean(fit.theta, weight=cohort.num_examples)}

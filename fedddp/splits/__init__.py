@@ -1,0 +1,54 @@
+"""Splits of the training examples over clients: one file each, a dataclass `Split` with `deal()`.
+
+`deal(examples, generator)` returns one tensor of example indices per client. The generator belongs to the
+split's own seed, apart from the model's and the sampling's.
+"""
+
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Which examples are whose: client k holds order[offsets[k]:offsets[k + 1]]."""
+
+    order: Tensor  # [N] indices into the training examples, client after client
+    offsets: Tensor  # [K + 1]
+
+    @classmethod
+    def of(cls, parts: list[Tensor], minimum: int = 1) -> "Shards":
+        """Join the clients' indices; a client with fewer than `minimum` examples is refused."""
+        sizes = torch.tensor([len(part) for part in parts])
+        if len(sizes) == 0 or int(sizes.min()) < minimum:
+            small = int(sizes.argmin()) if len(sizes) else 0
+            have = int(sizes[small]) if len(sizes) else 0
+            raise ValueError(
+                f"split: client {small} of {len(sizes)} has {have} examples, fewer than {minimum}: "
+                "use fewer clients (split.clients), more data, or a more even split (a larger split.alpha)"
+            )
+        offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        return cls(torch.cat(parts), offsets)
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def num_examples(self) -> Tensor:
+        return self.offsets.diff()
+
+    def of_client(self, client: int) -> Tensor:
+        return self.order[self.offsets[client] : self.offsets[client + 1]]
+
+    def pooled(self) -> "Shards":
+        """All examples in the hands of one client."""
+        return Shards(self.order, torch.tensor([0, len(self.order)]))
+
+    def digest(self) -> str:
+        """A hash of the whole split, for the run's record."""
+        digest = blake2b(self.order.numpy().tobytes(), digest_size=8)
+        digest.update(self.offsets.numpy().tobytes())
+        return digest.hexdigest()
