@@ -4,7 +4,7 @@
 
 Each section with a `name` (data, split, model, method, local) is the dataclass of the file of that name. A method
 other than the experiment's own brings its usual solver, and takes over only epochs and batch_size from the
-experiment's `local`: a learning rate belongs to a solver.
+experiment's `local`: a learning rate belongs to a solver. Likewise for a section that is given another name.
 """
 
 import difflib
@@ -27,7 +27,13 @@ from fedddp.local import check
 from fedddp.registry import SECTIONS, find
 from fedddp.rng import STREAMS
 
-SHARED = ("epochs", "batch_size")  # what another method's solver takes over from the experiment
+SHARED = {  # what another solver, split, ... takes over from the one that an earlier layer names
+    "local": ("epochs", "batch_size"),
+    "split": ("clients", "minimum", "seed"),
+    "data": ("root",),
+    "model": ("seed", "loss"),
+    "method": (),
+}
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 NO_EFFECT = ("data.root", "federation.timeout", "checkpoint.", "published", "evaluation.histograms")
 
@@ -164,14 +170,14 @@ def load(experiment: str | None, overrides: Sequence[str] = ()) -> Config:
     block = per_method.get(method, {})
     if method != (_named(file, "method") or DEFAULT_NAMES["method"]):
         file.pop("method", None)
-        file["local"] = {k: v for k, v in (file.get("local") or {}).items() if k in SHARED}
+        file["local"] = _carried("local", file.get("local") or {}, _named(usual, "local") or "sgd")
     layers = [
         (f"configs/method/{method}.yaml", usual),
         (f"experiment {name}", file),
         (f"experiment {name}, methods.{method}", block),
         ("command line", command),
     ]
-    _drop_foreign_solver(layers)
+    _drop_replaced(layers)
     return _resolve(layers, method)
 
 
@@ -203,15 +209,23 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{key}", value
 
 
-def _drop_foreign_solver(layers: list[tuple[str, dict[str, Any]]]) -> None:
-    """Where a later layer names another solver, earlier layers keep only what all solvers share."""
-    for later in range(len(layers) - 1, 0, -1):
-        name = _named(layers[later][1], "local")
-        if name:
-            for _, values in layers[:later]:
-                section = values.get("local") or {}
-                if section.get("name", name) != name:
-                    values["local"] = {k: v for k, v in section.items() if k in SHARED}
+def _drop_replaced(layers: list[tuple[str, dict[str, Any]]]) -> None:
+    """Where a later layer names another solver, model, ..., earlier layers keep only what both share."""
+    for section in SECTIONS:
+        for later in range(len(layers) - 1, 0, -1):
+            name = _named(layers[later][1], section)
+            for _, values in layers[:later] if name else ():
+                given = values.get(section) or {}
+                if given.get("name", name) != name:
+                    values[section] = _carried(section, given, str(name))
+
+
+def _carried(section: str, given: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The settings that make sense for another name too."""
+    if ":" in name:
+        return {}
+    known = {f.name for f in fields(find(section, name))} | set(EXTRA.get(section, {}))
+    return {k: v for k, v in given.items() if k in SHARED[section] and k in known}
 
 
 def _resolve(layers: Sequence[tuple[str, Mapping[str, Any]]], method: str) -> Config:

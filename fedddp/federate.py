@@ -190,7 +190,7 @@ class Federation:
         good = torch.ones(len(ids), dtype=torch.bool, device=norms.device)
         for entry in message.values():
             if entry.value.is_floating_point():
-                good &= entry.value.flatten(1).isfinite().all(1)
+                good &= entry.value.reshape(len(ids), -1).isfinite().all(1)
         for row in (~good).nonzero().flatten().tolist():
             bad = [n for n, e in message.items() if not bool(e.value[row].isfinite().all())]
             self._blame(ids[row], number, f"its {' and '.join(bad)} is not finite (a smaller local.lr may help)")
@@ -227,7 +227,7 @@ def checksum(state: Any) -> str:
 
 def _row_norms(message: Message) -> Tensor:
     """[C] norm over all float fields of each client's message; not finite if an entry is not."""
-    values = [e.value.flatten(1) for e in message.values() if e.value.is_floating_point()]
+    values = [e.value.reshape(len(e.value), -1) for e in message.values() if e.value.is_floating_point()]
     return torch.stack([torch.linalg.vector_norm(v, dim=1).double() for v in values]).norm(dim=0)
 
 

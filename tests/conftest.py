@@ -1,0 +1,54 @@
+"""Shared fixtures: pools of ranks, one process group for tests in this process, and real data where there is some."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedddp.exchange import Exchange
+from tests.world import World
+
+
+def pytest_configure() -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def worlds() -> Iterator[Callable[[int], World]]:
+    """Pools of ranks by size, opened on first use."""
+    pools: dict[int, World] = {}
+
+    def world(size: int) -> World:
+        if size not in pools:
+            pools[size] = World(size)
+        return pools[size]
+
+    yield world
+    for pool in pools.values():
+        pool.close()
+
+
+@pytest.fixture(scope="session")
+def exchange() -> Iterator[Exchange]:
+    """A world of one, in this process."""
+    one = Exchange.connect(torch.device("cpu"))
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def data_root() -> Path:
+    """The folder of real data files; tests that ask for it carry the marker `data`."""
+    if not os.environ.get("FEDDDP_DATA"):
+        pytest.skip("FEDDDP_DATA is not set: no real data files here")
+    return Path(os.environ["FEDDDP_DATA"])
+
+
+@pytest.fixture(autouse=True)
+def cuda_only_where_there_is_one(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("cuda") and not torch.cuda.is_available():
+        pytest.skip("no GPU on this machine")
