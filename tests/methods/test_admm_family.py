@@ -1,0 +1,95 @@
+"""Known answers of the ADMM family on linear regression (facts 5, 6 and 8 of its theory)."""
+
+import pytest
+import torch
+
+from fedddp.local import sgd
+from fedddp.methods import fedadmm, fedavg, feddyn, federated_admm, fedprox
+from tests import toy
+
+
+def close(a, b, tolerance=1e-10):
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def test_a_dual_is_minus_the_gradient_at_the_clients_point(exchange):
+    """federated_admm: after each client and dual step v_k = -∇f_k(theta_k)."""
+    task = toy.task()
+    fed = toy.federation(federated_admm.Method(rho=0.7), toy.Exact(), task, exchange)
+    server = fed.method.init_server(task)
+    for number in range(4):
+        before = fed.store.memory.dual.clone()
+        anchor = server.theta
+        server, _ = fed.round(server, number)
+        for k in range(toy.K):
+            theta = anchor + (fed.store.memory.dual[k] - before[k]) / 0.7
+            hessian, shift = toy.gram(task, k)
+            close(fed.store.memory.dual[k], -(hessian @ theta - shift), 1e-9)
+
+
+@pytest.mark.parametrize("delta", [1.0, 3.0])
+def test_federated_admm_reaches_the_pooled_minimiser(exchange, delta):
+    task = toy.task()
+    server = toy.iterate(toy.federation(federated_admm.Method(rho=5.0, delta=delta), toy.Exact(), task, exchange), 300)[
+        -1
+    ]
+    close(server.theta, toy.pooled(task, decay=delta))
+    close(server.theta, server.duals / delta)
+
+
+@pytest.mark.parametrize("method", [feddyn.Method(alpha=8.0), fedadmm.Method(alpha=8.0)])
+def test_with_sum_losses_and_no_decay_the_pooled_optimum_is_reached(exchange, method):
+    task = toy.task()
+    close(toy.iterate(toy.federation(method, toy.Exact(), task, exchange), 300)[-1].theta, toy.pooled(task))
+
+
+def test_with_mean_losses_another_optimum_is_reached(exchange):
+    """As Eq. 2 prints it: argmin Σ f_k/N_k."""
+    task = toy.task()
+    method = fedadmm.Method(alpha=0.5, scale="mean")
+    server = toy.iterate(toy.federation(method, toy.Exact(), task, exchange), 400)[-1]
+    close(server.theta, toy.pooled(task, weights=[1 / n for n in toy.SIZES]))
+    assert (server.theta - toy.pooled(task)).norm() > 1e-2
+
+
+def test_feddyn_is_fedadmm_with_everyone_active(exchange):
+    task = toy.task()
+    a = toy.iterate(toy.federation(feddyn.Method(alpha=2.0), toy.Exact(), task, exchange), 10)
+    b = toy.iterate(toy.federation(fedadmm.Method(alpha=2.0), toy.Exact(), task, exchange), 10)
+    for one, other in zip(a, b, strict=True):
+        close(one.theta, other.theta)
+
+
+def test_fedprox_without_penalty_is_fedavg(exchange):
+    task, local = toy.task(), sgd.Solver(lr=0.05, epochs=3, batch_size=5)
+    a = toy.iterate(toy.federation(fedprox.Method(delta=0.0), local, task, exchange), 5)
+    b = toy.iterate(toy.federation(fedavg.Method(), local, task, exchange), 5)
+    for one, other in zip(a, b, strict=True):
+        assert torch.equal(one.theta, other.theta)
+
+
+def test_fedadmm_with_duals_held_at_zero_is_fedprox_for_equal_clients(exchange):
+    task, local = toy.task(sizes=(12,) * 4), sgd.Solver(lr=0.05, epochs=3, batch_size=5)
+    a = toy.iterate(toy.federation(fedadmm.Method(alpha=0.4, dual_step=False), local, task, exchange), 5)
+    b = toy.iterate(toy.federation(fedprox.Method(delta=0.4), local, task, exchange), 5)
+    for one, other in zip(a, b, strict=True):
+        close(one.theta, other.theta, 1e-12)
+
+
+@pytest.mark.parametrize("method", [federated_admm.Method(), feddyn.Method()])
+def test_the_servers_sum_is_the_sum_of_all_stored_duals(exchange, method):
+    fed = toy.federation(method, toy.Exact(), toy.task(), exchange, participation=0.4)
+    server = toy.iterate(fed, 7)[-1]
+    close(server.duals, fed.store.memory.dual.sum(0))
+
+
+def test_an_inactive_clients_memory_is_untouched(exchange):
+    fed = toy.federation(federated_admm.Method(), toy.Exact(), toy.task(), exchange, participation=0.4)
+    server = fed.method.init_server(fed.task)
+    for number in range(5):
+        before = fed.store.memory.dual.clone()
+        server, report = fed.round(server, number)
+        still = [k for k in range(toy.K) if k not in report.clients.tolist()]
+        assert still
+        assert torch.equal(fed.store.memory.dual[still], before[still])
+        assert not torch.equal(fed.store.memory.dual, before)
