@@ -1,7 +1,8 @@
 """Data sources: one file each, a dataclass `Source` with its settings and `load() -> Dataset`.
 
 Examples stay as their publisher stores them (uint8 pixels, integer tokens, floats) and become model inputs
-only when a batch is gathered, so a rank never holds a float copy of the whole set.
+only when a batch is gathered, so a rank never holds a float copy of the whole set. Targets are class numbers [N],
+one next token for each position [N, T] (IGNORED where there is none), or a 0 or 1 for each of several labels [N, L].
 """
 
 import os
@@ -11,13 +12,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+IGNORED = -100  # the target of a position that is only padding; torch's own convention
+
 
 @dataclass(frozen=True)
 class Examples:
     """Inputs and targets side by side."""
 
     inputs: Tensor  # [N, ...] as stored
-    targets: Tensor  # [N], or [N, labels] for several labels each
+    targets: Tensor  # [N], [N, T] or [N, labels]
     clients: Tensor | None = None  # [N] natural client of each example, where the data has one
 
     def __len__(self) -> int:
@@ -40,19 +43,27 @@ class Dataset:
     validation: Examples | None = None  # held out at the server
     tokens: bool = False  # integer inputs that stay integers
     label_names: tuple[str, ...] = ()
+    bag: int = 0  # above 0: stored word numbers 1..bag become a bag of words; 0 is padding, bag + 1 an unknown word
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        return tuple(self.train.inputs.shape[1:])
+        """Of one input as the model sees it."""
+        return (self.bag,) if self.bag else tuple(self.train.inputs.shape[1:])
 
     def prepare(self, stored: Tensor, dtype: torch.dtype) -> Tensor:
         """Stored inputs as the model sees them."""
         if self.tokens:
             return stored.long()
+        if self.bag:
+            return bag_of_words(stored.long(), self.bag, dtype)
         inputs = stored.to(dtype)
-        if isinstance(self.scale, Tensor) or self.scale != 1.0:
+        if isinstance(self.scale, Tensor):
+            inputs = inputs * self.scale.to(dtype)
+        elif self.scale != 1.0:
             inputs = inputs * self.scale
-        if isinstance(self.shift, Tensor) or self.shift != 0.0:
+        if isinstance(self.shift, Tensor):
+            inputs = inputs + self.shift.to(dtype)
+        elif self.shift != 0.0:
             inputs = inputs + self.shift
         return inputs
 
@@ -67,6 +78,14 @@ class Dataset:
         shift = self.shift.to(device) if isinstance(self.shift, Tensor) else self.shift
         held = None if self.validation is None else move(self.validation)
         return replace(self, train=move(self.train), test=move(self.test), validation=held, scale=scale, shift=shift)
+
+
+def bag_of_words(words: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+    """How often each known word occurs, as a share of all words, the unknown ones too; [..., T] -> [..., size]."""
+    counts = torch.zeros(*words.shape[:-1], size + 2, dtype=dtype, device=words.device)
+    counts.scatter_add_(-1, words, torch.ones((), dtype=dtype, device=words.device).expand(words.shape))
+    counts[..., 0] = 0  # padding
+    return counts[..., 1 : size + 1] / counts.sum(-1, keepdim=True).clamp_min(1)
 
 
 def root(setting: str) -> Path:

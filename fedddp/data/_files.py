@@ -1,0 +1,36 @@
+"""Finding and opening a publisher's files, with errors that name the file and the remedy."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedddp.data import root
+
+
+def find(setting: str, folders: Sequence[str], names: Sequence[str], remedy: str) -> Path:
+    """The first of `names` in the first of `folders` (under the data root, then the root itself) that has one."""
+    places = [root(setting) / folder for folder in (*folders, "")]
+    for place in places:
+        for name in names:
+            if (place / name).is_file():
+                return place / name
+    nor = "".join(f", nor in {place}" for place in places[1:])
+    raise ValueError(
+        f"{' or '.join(names)}: not found in {places[0]}{nor}; {remedy}, "
+        "or point data.root or FEDDDP_DATA at the folder that has it"
+    )
+
+
+def downloads(name: str) -> str:
+    """The remedy for a set that `fedddp data get` can fetch."""
+    return f"get it with `fedddp data get {name}`"
+
+
+@contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Whatever goes wrong inside becomes one line about the file: it is not what its name says."""
+    try:
+        yield
+    except Exception as error:  # decompressors, unpicklers and parsers each raise their own
+        reason = str(error) or type(error).__name__
+        raise ValueError(f"{path}: cannot be read as {kind}, it may be truncated or damaged: {reason}") from error

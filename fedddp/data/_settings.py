@@ -1,0 +1,123 @@
+"""What every source can be told, and how a stored number becomes a model input, for all of them alike."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedddp.data import Dataset, Examples
+from fedddp.local import check
+from fedddp.rng import stream
+
+PIXELS = ("0-255", "0-1", "standardised")
+
+
+@dataclass
+class Settings:
+    root: str = ""  # folder of the data files (default: FEDDDP_DATA, then ./data)
+    fraction: float = 1.0  # share of the training set to use; where there are classes, the same share of each
+    fraction_seed: int = 0  # of that choice and of the validation part; apart from the run's seed
+    validation: int = 0  # training points held out at the server, taken at random from the fraction
+
+    def __post_init__(self) -> None:
+        check("data.fraction", self.fraction, 0 < self.fraction <= 1, "in (0, 1]")
+        check("data.validation", self.validation, self.validation >= 0, "0 for none, or a number of training points")
+
+    def dataset(self, train: Examples, test: Examples, classes: int, **more: Any) -> Dataset:
+        """The loaded parts as this source's Dataset: a fraction of the training set, part of it held out."""
+        if self.fraction < 1:
+            train = train.take(share(train.targets, self.fraction, stream(self.fraction_seed, "fraction")))
+        held = None
+        check("data.validation", self.validation, self.validation < len(train), f"below {len(train)} training points")
+        if self.validation:
+            order = torch.randperm(len(train), generator=stream(self.fraction_seed, "validation"))
+            held = train.take(order[: self.validation].sort().values)
+            train = train.take(order[self.validation :].sort().values)
+        return Dataset(train, test, classes, validation=held, **more)
+
+
+@dataclass
+class Images(Settings):
+    pixels: str = "0-1"  # or 0-255 as stored, or standardised: each channel by its training mean and deviation
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("data.pixels", self.pixels, self.pixels in PIXELS, " or ".join(PIXELS))
+
+    def dataset(self, train: Examples, test: Examples, classes: int, **more: Any) -> Dataset:
+        data = super().dataset(train, test, classes, **more)
+        if self.pixels == "0-255":
+            return data
+        if self.pixels == "0-1":
+            return replace(data, scale=1 / 255)
+        mean, deviation = pixel_moments(data.train.inputs)
+        return centred(data, mean, deviation)
+
+
+@dataclass
+class Table(Settings):
+    test_fraction: float = 0.2  # share of the rows kept for the test; where there are classes, of each class
+    test_seed: int = 0  # of that choice; apart from the run's seed
+    standardise: bool = True  # numbers (not categories) by their training mean and deviation
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("data.test_fraction", self.test_fraction, 0 < self.test_fraction < 1, "in (0, 1)")
+
+    def rows(self, rows: Examples, classes: int, numeric: Tensor | None = None, **more: Any) -> Dataset:
+        """All rows of one table as training and test part; `numeric` [F] marks the columns to standardise."""
+        test = share(rows.targets, self.test_fraction, stream(self.test_seed, "test"))
+        data = self.dataset(rows.take(others(test, len(rows))), rows.take(test), classes, **more)
+        if not self.standardise:
+            return data
+        return centred(data, *column_moments(data.train.inputs, numeric))
+
+
+def share(targets: Tensor, fraction: float, generator: torch.Generator) -> Tensor:
+    """Sorted indices of a random share of the examples: of each class its rounded share, where there are classes."""
+    everything = torch.arange(len(targets))
+    stratified = targets.dim() == 1 and not targets.is_floating_point()
+    groups = [(targets == label).nonzero().flatten() for label in targets.unique()] if stratified else [everything]
+    picked = [
+        group[torch.randperm(len(group), generator=generator)[: round(fraction * len(group))]] for group in groups
+    ]
+    index = torch.cat(picked).sort().values
+    if len(index) == 0:
+        raise ValueError(f"a share of {fraction} leaves none of {len(targets)} examples; choose a larger one")
+    return index
+
+
+def others(index: Tensor, count: int) -> Tensor:
+    """The numbers below `count` that are not in `index`, in order."""
+    rest = torch.ones(count, dtype=torch.bool)
+    rest[index] = False
+    return rest.nonzero().flatten()
+
+
+def centred(data: Dataset, mean: Tensor, deviation: Tensor) -> Dataset:
+    """Inputs become (x - mean) / deviation; what never varies is only centred."""
+    deviation = torch.where(deviation > 0, deviation, 1.0)
+    return replace(data, scale=1 / deviation, shift=-mean / deviation)
+
+
+def pixel_moments(pixels: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of uint8 images [N, H, W], or of each channel [N, C, H, W]; exact, and no float copy."""
+    planes = pixels.unsqueeze(1) if pixels.dim() == 3 else pixels
+    counts = torch.zeros(planes.shape[1], 256, dtype=torch.int64)
+    for chunk in planes.split(1000):
+        for channel, plane in enumerate(chunk.unbind(1)):
+            counts[channel] += torch.bincount(plane.reshape(-1), minlength=256)
+    weights = counts / counts.sum(1, keepdim=True).double()
+    value = torch.arange(256, dtype=torch.float64)
+    mean = weights @ value
+    deviation = (weights * (value - mean.unsqueeze(1)).square()).sum(1).sqrt()
+    return (mean[0], deviation[0]) if pixels.dim() == 3 else (mean.view(-1, 1, 1), deviation.view(-1, 1, 1))
+
+
+def column_moments(columns: Tensor, numeric: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each column [N, F]; 0 and 1 for columns that are not numbers."""
+    mean, deviation = columns.double().mean(0), columns.double().std(0, correction=0)
+    if numeric is None:
+        return mean, deviation
+    return torch.where(numeric, mean, 0.0), torch.where(numeric, deviation, 1.0)
