@@ -2,6 +2,10 @@
 
 p ~ Dir(size_alpha) over clients,  q_k ~ Dir(alpha) over classes
 client k gets the share p_k q_kc / Σ_j p_j q_jc of class c's points
+
+The heterogeneous split of "Connecting Federated ADMM to Bayes" (App. E.1) and "Federated ADMM from Bayesian Duality".
+With dealing=published a share becomes round(n_c · share) points, a count of 1 becomes 2, and the roundings need not
+add up: the last clients may get fewer of a class, and a few points may be given to nobody.
 """
 
 from dataclasses import dataclass
@@ -11,57 +15,30 @@ from torch import Tensor
 
 from fedddp.data import Examples
 from fedddp.local import check
+from fedddp.splits._dealing import Settings, class_sizes, counts_of, deal_counts, fill_up, labels, log_dirichlet
 
 
 @dataclass
-class Split:
-    clients: int = 10
+class Split(Settings):
     alpha: float = 0.5  # small: few classes per client
     size_alpha: float = 1.0  # small: very unequal clients
-    minimum: int = 1  # smallest client; points are moved from the largest ones to reach it
+    dealing: str = "exact"  # or published: see above
 
     def __post_init__(self) -> None:
-        check("split.clients", self.clients, self.clients >= 1, "at least 1")
+        super().__post_init__()
         check("split.alpha", self.alpha, self.alpha > 0, "above 0")
         check("split.size_alpha", self.size_alpha, self.size_alpha > 0, "above 0")
+        check("split.dealing", self.dealing, self.dealing in ("exact", "published"), "exact or published")
 
     def deal(self, examples: Examples, generator: torch.Generator) -> list[Tensor]:
-        classes = int(examples.targets.max()) + 1
-        sizes = dirichlet(self.size_alpha, 1, self.clients, generator)[0]
-        mixes = dirichlet(self.alpha, self.clients, classes, generator)
-        shares = sizes.unsqueeze(1) * mixes  # [K, classes]
-        shares = shares / shares.sum(0).clamp_min(1e-300)
-        parts: list[list[Tensor]] = [[] for _ in range(self.clients)]
-        for label in range(classes):
-            members = (examples.targets == label).nonzero().flatten()
-            members = members[torch.randperm(len(members), generator=generator)]
-            for client, piece in enumerate(_cut(members, shares[:, label])):
-                parts[client].append(piece)
-        return fill_up([torch.cat(part) for part in parts], self.minimum)
-
-
-def dirichlet(alpha: float, rows: int, columns: int, generator: torch.Generator) -> Tensor:
-    """[rows, columns] draws of a symmetric Dirichlet, from the split's own generator."""
-    import numpy as np
-
-    seed = int(torch.randint(2**62, (1,), generator=generator))
-    return torch.from_numpy(np.random.default_rng(seed).dirichlet([alpha] * columns, rows))
-
-
-def _cut(members: Tensor, shares: Tensor) -> tuple[Tensor, ...]:
-    """Consecutive runs in proportion to the shares; the roundings add up."""
-    ends = (shares.cumsum(0) * len(members)).round().long()
-    return members.tensor_split(ends[:-1])
-
-
-def fill_up(parts: list[Tensor], minimum: int) -> list[Tensor]:
-    """Move points from the largest clients until none is smaller than `minimum`."""
-    if minimum * len(parts) > sum(map(len, parts)):
-        return parts  # cannot be done; the caller reports the smallest client
-    for small in sorted(range(len(parts)), key=lambda k: len(parts[k])):
-        while len(parts[small]) < minimum:
-            large = max(range(len(parts)), key=lambda k: len(parts[k]))
-            moved = min(minimum - len(parts[small]), max(1, (len(parts[large]) - minimum) // 2))
-            parts[small] = torch.cat([parts[small], parts[large][-moved:]])
-            parts[large] = parts[large][:-moved]
-    return parts
+        targets = labels(examples)
+        available = class_sizes(targets)
+        sizes = log_dirichlet(self.size_alpha, 1, self.clients, generator)
+        mixes = log_dirichlet(self.alpha, self.clients, len(available), generator)
+        shares = (sizes.T + mixes).softmax(0)  # [K, classes]
+        if self.dealing == "published":
+            counts = (shares * available).round().long()
+            counts[counts == 1] = 2
+        else:
+            counts = counts_of(shares, available)
+        return fill_up(deal_counts(targets, counts, generator), self.minimum, generator)

@@ -6,13 +6,11 @@ import torch
 from torch import Tensor
 
 from fedddp.data import Examples
+from fedddp.splits._dealing import Settings
 
 
 @dataclass
-class Split:
-    clients: int = 10
-    minimum: int = 1
-
+class Split(Settings):
     def deal(self, examples: Examples, generator: torch.Generator) -> list[Tensor]:
         order = torch.randperm(len(examples), generator=generator)
         return list(order.tensor_split(self.clients))

@@ -1,0 +1,30 @@
+"""Per-class Dirichlet: each class is shared out over clients ~ Dir(alpha); every point once.
+
+s_c ~ Dir(alpha) over clients;  client k gets the share s_ck of class c's points
+
+"Hessian-weighted aggregation" (HWA), non-IID type I: clients differ in their classes and in their size.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedddp.data import Examples
+from fedddp.local import check
+from fedddp.splits._dealing import Settings, class_sizes, counts_of, deal_counts, fill_up, labels, log_dirichlet
+
+
+@dataclass
+class Split(Settings):
+    alpha: float = 0.1  # small: a class lies with few clients
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("split.alpha", self.alpha, self.alpha > 0, "above 0")
+
+    def deal(self, examples: Examples, generator: torch.Generator) -> list[Tensor]:
+        targets = labels(examples)
+        available = class_sizes(targets)
+        shares = log_dirichlet(self.alpha, len(available), self.clients, generator).exp().T  # [K, classes]
+        return fill_up(deal_counts(targets, counts_of(shares, available), generator), self.minimum, generator)

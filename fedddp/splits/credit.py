@@ -1,0 +1,37 @@
+"""Two halves of clients: small ones with few positives, large ones with many. The UCI Credit split.
+
+Of Ashman et al. (2022), as used in "Connecting Federated ADMM to Bayes" (App. E.2): 5 clients with 36 points, 6 % of
+them positive, and 5 with 67 points, 66 % positive. Not every point: what is beyond these sizes is given to nobody.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedddp.data import Examples
+from fedddp.local import check
+from fedddp.splits._dealing import Settings, class_sizes, deal_counts, fill_up, labels
+
+
+@dataclass
+class Split(Settings):
+    sizes: list[int] = field(default_factory=lambda: [36, 67])  # points of a client in the first and second half
+    positives: list[float] = field(default_factory=lambda: [0.06, 0.66])  # the share of class 1 among them
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("split.sizes", self.sizes, len(self.sizes) == 2 and min(self.sizes) >= 1, "two sizes of at least 1")
+        fine = len(self.positives) == 2 and all(0 <= share <= 1 for share in self.positives)
+        check("split.positives", self.positives, fine, "two shares in [0, 1]")
+
+    def deal(self, examples: Examples, generator: torch.Generator) -> list[Tensor]:
+        targets = labels(examples)
+        classes = len(class_sizes(targets))
+        if classes > 2:
+            raise ValueError(f"split.name=credit: the data has {classes} classes; this split is for two")
+        half = (torch.arange(self.clients) >= self.clients // 2).long()
+        size = torch.tensor(self.sizes)[half]
+        positive = (size * torch.tensor(self.positives, dtype=torch.float64)[half]).round().long()
+        counts = torch.stack([size - positive, positive], dim=1)[:, :classes]
+        return fill_up(deal_counts(targets, counts, generator), self.minimum, generator)

@@ -1,0 +1,204 @@
+"""What is particular to each split."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedddp.data import Examples
+from fedddp.rng import stream
+from fedddp.splits import (
+    balanced_dirichlet,
+    class_dirichlet,
+    classes,
+    client_dirichlet,
+    credit,
+    dirichlet,
+    iid,
+    lognormal,
+    natural,
+    shards,
+)
+from fedddp.splits import file as from_file
+from fedddp.splits._dealing import fill_up, log_dirichlet
+from tests.splits.test_properties import deal, some
+
+TEN = torch.arange(6000) % 10  # 600 points of each of ten classes
+
+
+def table(parts: list[Tensor], targets: Tensor) -> Tensor:
+    """[K, classes]"""
+    return torch.stack([torch.bincount(targets[part], minlength=int(targets.max()) + 1) for part in parts])
+
+
+def test_iid_sizes_differ_by_one_at_most():
+    sizes = [len(part) for part in deal(iid.Split(clients=7), some(TEN))]
+    assert max(sizes) - min(sizes) == 1
+
+
+def test_dirichlet_with_a_large_alpha_is_even_in_size_and_class():
+    even = deal(dirichlet.Split(alpha=1e15, size_alpha=1e15), some(TEN))
+    assert torch.equal(table(even, TEN), torch.full((10, 10), 60))
+
+
+def test_dirichlet_gives_the_sizes_of_the_paper():
+    """App. E.1: usually 2 clients hold half of the data and 6 hold 90 %; 60-95 % of a client lies in 4 classes."""
+    counts = torch.stack([table(deal(dirichlet.Split(), some(TEN), seed), TEN) for seed in range(40)])
+    sizes = counts.sum(2).sort(descending=True).values.double() / len(TEN)
+    top = counts.sort(dim=2, descending=True).values[:, :, :4].sum(2) / counts.sum(2).clamp_min(1)
+    assert 0.4 < sizes[:, :2].sum(1).mean() < 0.6
+    assert 0.85 < sizes[:, :6].sum(1).mean() < 0.98
+    assert 0.6 < float(top.mean()) < 0.95
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_published_dealing(seed):
+    """Consecutive runs of round(n_c · share), a count of 1 becomes 2, a client's data is ordered by class."""
+    split = dirichlet.Split(dealing="published")
+    parts = deal(split, some(TEN), seed)
+    generator = stream(seed, "split")
+    sizes = log_dirichlet(1.0, 1, 10, generator).exp()
+    mixes = log_dirichlet(0.5, 10, 10, generator).exp()
+    shares = sizes.T * mixes / (sizes.T * mixes).sum(0)
+    wanted = (600 * shares).round().long()
+    wanted[wanted == 1] = 2
+    given = torch.minimum(wanted, (600 - wanted.cumsum(0) + wanted).clamp_min(0))  # the last ones may get fewer
+    assert torch.equal(table(parts, TEN), given)
+    assert 5900 < sum(map(len, parts)) <= 6000
+    assert len(torch.cat(parts).unique()) == sum(map(len, parts))
+    assert all(bool((TEN[part].diff() >= 0).all()) for part in parts)
+
+
+def test_class_dirichlet_shares_each_class_by_its_own_draw():
+    generator = stream(0, "split")
+    shares = log_dirichlet(0.1, 10, 10, generator).exp()  # [classes, K]
+    counts = table(deal(class_dirichlet.Split(minimum=0), some(TEN)), TEN)
+    assert (counts - 600 * shares.T).abs().max() <= 1
+
+
+def test_client_dirichlet_shares_classes_in_proportion_to_the_mixes():
+    mixes = log_dirichlet(0.1, 5, 10, stream(0, "split")).exp()
+    counts = table(deal(client_dirichlet.Split(minimum=0), some(TEN)), TEN)
+    assert (counts - 600 * mixes / mixes.sum(0)).abs().max() <= 1
+
+
+def test_balanced_dirichlet_has_equal_sizes_and_unequal_classes():
+    parts = deal(balanced_dirichlet.Split(clients=100, alpha=0.1), some(TEN))
+    counts = table(parts, TEN)
+    assert set(counts.sum(1).tolist()) == {60}
+    assert float((counts.max(1).values / 60).float().mean()) > 0.5
+
+
+def test_balanced_dirichlet_with_coarse_classes_keeps_to_few_of_them():
+    targets = torch.arange(6000) % 20
+    parents = [c // 4 for c in range(20)]
+    parts = deal(balanced_dirichlet.Split(clients=20, alpha=0.05, parents=parents), some(targets))
+    coarse = table(parts, targets // 4)
+    assert set(coarse.sum(1).tolist()) == {300}
+    assert float((coarse.max(1).values / 300).float().mean()) > 0.6
+    first = table(parts, targets)[:5].view(5, 5, 4)  # the first clients have everything to choose from
+    assert bool(((first > 0).any(2) == (first > 0).all(2)).float().mean() > 0.8)  # all fine classes of a coarse one
+    with pytest.raises(ValueError, match="a list of 20"):
+        deal(balanced_dirichlet.Split(parents=[0, 1]), some(targets))
+
+
+def test_shards_are_equal_and_of_different_classes():
+    for seed in range(20):
+        counts = table(deal(shards.Split(clients=10, shards=2), some(TEN), seed), TEN)
+        assert torch.equal(counts.sum(1), torch.full((10,), 600))
+        assert torch.equal((counts > 0).sum(1), torch.full((10,), 2))
+    random = torch.cat([table(deal(shards.Split(distinct=False), some(TEN), s), TEN) for s in range(20)])
+    assert 0 < int(((random > 0).sum(1) == 1).sum()) < 60  # now and then two of the same class
+
+
+def test_classes_gives_each_client_so_many_points_of_so_many_classes():
+    counts = table(deal(classes.Split(clients=100, classes=2, points=30), some(TEN)), TEN)
+    assert torch.equal((counts == 30).sum(1), torch.full((100,), 2))
+    assert torch.equal(counts.sum(1), torch.full((100,), 60))
+    assert torch.equal((counts > 0).sum(0), torch.full((10,), 20))
+
+
+def test_classes_gives_points_out_again_only_where_a_class_has_too_few():
+    targets = torch.cat([torch.zeros(100), torch.ones(200), torch.full((200,), 2.0)]).long()
+    parts = deal(classes.Split(clients=9, classes=2, points=30), some(targets))
+    assert [len(part.unique()) for part in parts] == [60] * 9  # no point twice within a client
+    times = torch.bincount(torch.cat(parts), minlength=500)
+    assert times[:100].tolist() == [2] * 80 + [1] * 20 or sorted(times[:100].tolist()) == [1] * 20 + [2] * 80
+    assert int(times[100:].max()) == 1
+
+
+def test_classes_out_of_range():
+    with pytest.raises(ValueError, match=r"split.classes=11: must be at most 10"):
+        deal(classes.Split(classes=11), some(TEN))
+    with pytest.raises(ValueError, match=r"split.points=601: must be at most 600"):
+        deal(classes.Split(points=601), some(TEN))
+
+
+def test_credit_split_of_the_paper():
+    targets = (torch.arange(520) % 20 < 9).long()  # 45 % positive
+    parts = deal(credit.Split(), some(targets))
+    assert [len(part) for part in parts] == [36] * 5 + [67] * 5
+    assert [int(targets[part].sum()) for part in parts] == [2] * 5 + [44] * 5
+    assert len(torch.cat(parts).unique()) == 515
+
+
+def test_lognormal_sizes_spread_as_asked():
+    even = [len(part) for part in deal(lognormal.Split(clients=100, sigma=0.0), some(TEN))]
+    spread = torch.tensor([len(part) for part in deal(lognormal.Split(clients=1000, sigma=0.5), some(TEN.repeat(50)))])
+    assert set(even) == {60}
+    assert abs(float(spread.double().log().std()) - 0.5) < 0.05
+
+
+def test_natural_clients_kept_merged_and_cut():
+    owner = torch.tensor([5, 5, 9, 9, 9, 2, 7, 7, 7, 7])
+    examples = Examples(torch.zeros(10, 1), torch.zeros(10, dtype=torch.long), owner)
+    assert [part.tolist() for part in deal(natural.Split(), examples)] == [[5], [0, 1], [6, 7, 8, 9], [2, 3, 4]]
+    assert [part.tolist() for part in deal(natural.Split(minimum=3), examples)] == [[6, 7, 8, 9], [2, 3, 4]]
+    assert [len(part) for part in deal(natural.Split(most=2), examples)] == [1, 2, 2, 2]
+    kept = deal(natural.Split(keep=2), examples)
+    assert len(kept) == 2
+    merged = deal(natural.Split(merge=2), examples)
+    assert len(merged) == 2
+    assert torch.equal(torch.cat(merged).sort().values, torch.arange(10))
+    for part in merged:  # clients stay whole
+        assert all(bool(torch.isin((owner == owner[i]).nonzero().flatten(), part).all()) for i in part)
+    with pytest.raises(ValueError, match="no natural clients"):
+        deal(natural.Split(), Examples(torch.zeros(2, 1), torch.zeros(2, dtype=torch.long)))
+
+
+def test_from_files(tmp_path):
+    (tmp_path / "list.json").write_text(json.dumps([[0, 2], [5, 4]]))
+    (tmp_path / "named.json").write_text(json.dumps({"ann": [0, 2], "bob": [5, 4]}))
+    np.savez(tmp_path / "shards.npz", order=[0, 2, 5, 4], offsets=[0, 2, 4])
+    np.savez(tmp_path / "owner.npz", owner=[0, -1, 0, -1, 1, 1])
+    for name, second in [("list.json", [5, 4]), ("named.json", [5, 4]), ("shards.npz", [5, 4]), ("owner.npz", [4, 5])]:
+        parts = deal(from_file.Split(str(tmp_path / name)), some([0] * 6))
+        assert [part.tolist() for part in parts] == [[0, 2], second]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [("[[0, 6]]", "outside 0..5"), ("[[0, 1], [1]]", "to two clients"), ('{"a": 3}', "not a list of clients")],
+)
+def test_a_wrong_file_is_said(tmp_path, text, complaint):
+    (tmp_path / "split.json").write_text(text)
+    with pytest.raises(ValueError, match=complaint):
+        deal(from_file.Split(str(tmp_path / "split.json")), some([0] * 6))
+    with pytest.raises(ValueError, match=r"must be a .json or .npz file"):
+        deal(from_file.Split(str(tmp_path / "none.json")), some([0] * 6))
+
+
+def test_fill_up_takes_from_the_largest_only():
+    parts = [torch.arange(0, 50), torch.arange(50, 60), torch.arange(60, 61), torch.arange(61, 61)]
+    filled = fill_up(parts, 6, stream(0))
+    assert [len(part) for part in filled] == [39, 10, 6, 6]
+    assert torch.equal(torch.cat(filled).sort().values, torch.arange(61))
+
+
+def test_dirichlet_draws_have_the_right_mean_and_spread():
+    draws = log_dirichlet(0.5, 20_000, 4, stream(0)).exp()
+    assert torch.allclose(draws.sum(1), torch.ones(20_000, dtype=torch.float64))
+    assert torch.allclose(draws.mean(0), torch.full((4,), 0.25, dtype=torch.float64), atol=0.01)
+    assert torch.allclose(draws.var(0), torch.full((4,), 0.25 * 0.75 / 3, dtype=torch.float64), rtol=0.05)
