@@ -23,7 +23,7 @@ from fedddp.evaluate import evaluate, evaluate_clients
 from fedddp.exchange import Exchange
 from fedddp.federate import Federation, Report, checksum
 from fedddp.local import Nothing
-from fedddp.objective import OBJECTIVES
+from fedddp.objective import choose
 from fedddp.oracle import Oracle
 from fedddp.params import Layout, refuse_batch_norm
 from fedddp.plan import Plan, default_width
@@ -62,17 +62,13 @@ def make_task(config: Config, device: torch.device) -> Task:
     shards = Shards.of(config.split.deal(data.train, generator), getattr(config.split, "minimum", 1))
     if getattr(config.method, "pools", False):
         shards = shards.pooled()
-    module, initial = make_module(config, data, dtype)
-    kind = config["model.loss"]
-    if kind == "auto":
-        kind = "cross_entropy" if data.classes else "squared_error"
-    if kind not in OBJECTIVES:
-        raise ValueError(f"model.loss={kind}: unknown; choose one of auto, {', '.join(OBJECTIVES)}")
+    objective = choose(config["model.loss"], data)
+    module, initial = make_module(config, data, objective.outputs(data), dtype)
     streams = Streams(config.seed_of("federation"), config.federation.streams)
     return Task(
         module=module.to(device),
         layout=Layout.of(module),
-        objective=OBJECTIVES[kind](),
+        objective=objective,
         data=data.to(device),
         shards=shards,
         streams=streams,
@@ -83,12 +79,12 @@ def make_task(config: Config, device: torch.device) -> Task:
     )
 
 
-def make_module(config: Config, data: Dataset, dtype: torch.dtype) -> tuple[nn.Module, Tensor]:
+def make_module(config: Config, data: Dataset, outputs: int, dtype: torch.dtype) -> tuple[nn.Module, Tensor]:
     """The skeleton and its initial parameters, which depend on the model's seed alone."""
     with torch.random.fork_rng(devices=[]):
         generator = stream(config.seed_of("model"), "model")
         torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
-        module = config.build_module(data.input_shape, data.classes or 1)
+        module = config.build_module(data.input_shape, outputs)
     refuse_batch_norm(module)
     module = module.to(dtype)
     layout = Layout.of(module)
