@@ -1,0 +1,237 @@
+"""Curvature of each client's sum loss f_k over its own data: the generalised Gauss-Newton matrix and its relatives.
+
+    GGN = Σ_i J_iᵀ H_i J_i,    J_i = ∂ outputs_i/∂theta,    H_i = ∂² loss_i/∂ outputs_i²
+
+Its diagonal is a sum of squares, Σ_i Σ_c (J_iᵀ a_ic)² with H_i = Σ_c a_ic a_icᵀ, and so is the empirical Fisher,
+with the loss gradient as the only a_i. One backward pass for each c gives the gradients at the outputs g of every
+layer; for a linear layer Σ_i (g_i x_iᵀ)² = (g²)ᵀ(x²) is then one matrix product, other layers take per-example
+gradients of their own few parameters. So no Jacobian of batch x classes x parameters is ever held.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jacrev, vjp, vmap
+
+from fedddp.cohort import Cohort
+from fedddp.objective import Objective
+from fedddp.task import Task
+
+CHUNK = 256  # examples at a time
+ROOM = 1 << 24  # numbers that a chunk's per-example gradients or Jacobians may take
+
+Columns = Callable[[Tensor, Tensor], Iterator[Tensor]]  # outputs, targets -> vectors a_i at the outputs, [B, ...] each
+Squares = Callable[[Task, Tensor, Tensor, Tensor, Columns], Tensor]
+
+
+def ggn_diag(cohort: Cohort, theta: Tensor, samples: int = 0) -> Tensor:
+    """Diagonal of the GGN of f_k at theta [C, P]; [C, P].
+
+    samples   0: exact, with a backward pass for each output; S: an unbiased estimate from S random signs for each
+              example, drawn from the client's own stream "curvature".
+    """
+    signs = cohort.noise("curvature").generators
+    objective = cohort.task.objective
+
+    def columns(row: int) -> Columns:
+        if samples:
+            return partial(_signed, objective, samples=samples, generator=signs[row])
+        return partial(_roots, objective)
+
+    return _sum_of_squares(cohort, theta, columns)
+
+
+def squared_grads(cohort: Cohort, theta: Tensor) -> Tensor:
+    """Σ_i (∂loss_i/∂theta)² over each client's examples at theta [C, P]: the empirical Fisher's diagonal; [C, P]."""
+    return _sum_of_squares(cohort, theta, lambda _: partial(_slope, cohort.task.objective))
+
+
+def ggn_full(cohort: Cohort, theta: Tensor) -> Tensor:
+    """The whole GGN of f_k at theta [C, P], for small models; [C, P, P]."""
+    task, size = cohort.task, theta.shape[-1]
+    total = theta.new_zeros(len(cohort), size, size)
+    for row, inputs, targets in examples(cohort, max(1, ROOM // (size * max(task.data.classes, 1)))):
+        outputs = _outputs(task, theta[row], inputs)
+        root = torch.stack([a.flatten(1) for a in _roots(task.objective, outputs, targets)], 2)  # [B, F, columns]
+
+        def predict(one: Tensor, point: Tensor) -> Tensor:
+            return _outputs(task, point, one.unsqueeze(0)).flatten()
+
+        jacobian = vmap(jacrev(predict, argnums=1), in_dims=(0, None))(inputs, theta[row])  # [B, F, P]
+        half = torch.einsum("bfp,bfc->bcp", jacobian, root).flatten(0, 1)
+        total[row] += half.T @ half
+    return total
+
+
+def exact_hessian(cohort: Cohort, theta: Tensor) -> Tensor:
+    """The Hessian of f_k at theta [C, P], for small models; it may be indefinite; [C, P, P]."""
+    task, size = cohort.task, theta.shape[-1]
+    total = theta.new_zeros(len(cohort), size, size)
+
+    def loss(point: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        return task.objective.loss(_outputs(task, point, inputs), targets).sum()
+
+    for row, inputs, targets in examples(cohort, CHUNK):
+        total[row] += jacrev(grad(loss), chunk_size=64)(theta[row], inputs, targets)
+    return total
+
+
+def output_hessian(objective: Objective, outputs: Tensor, targets: Tensor) -> Tensor:
+    """∂²loss_i/∂outputs² over the last axis, which positions of a sequence do not share; [B, ..., V, V]."""
+    pull = vjp(lambda o: next(_slope(objective, o, targets)), outputs)[1]
+    units = torch.eye(outputs.shape[-1], dtype=outputs.dtype, device=outputs.device)
+    rows = vmap(lambda unit: pull(unit.expand_as(outputs))[0])(units)
+    return rows.movedim(0, -1)
+
+
+def _slope(objective: Objective, outputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
+    """The gradient of each example's loss, as the only column."""
+    yield grad(lambda o: objective.loss(o, targets).sum())(outputs)
+
+
+def _root(objective: Objective, outputs: Tensor, targets: Tensor) -> Tensor:
+    """A with H = A Aᵀ, for the convex losses here; rounding may leave eigenvalues just below 0."""
+    values, vectors = torch.linalg.eigh(output_hessian(objective, outputs, targets))
+    return vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
+
+
+def _roots(objective: Objective, outputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
+    """The columns of every position's A, one after the other."""
+    root = _root(objective, outputs, targets)  # [B, ..., V, V]
+    blocks = root.reshape(len(root), -1, *root.shape[-2:])  # [B, positions, V, V]
+    for position in range(blocks.shape[1]):
+        for column in blocks[:, position].unbind(-1):
+            vector = torch.zeros_like(blocks[..., 0])
+            vector[:, position] = column
+            yield vector.view_as(outputs)
+
+
+def _signed(
+    objective: Objective, outputs: Tensor, targets: Tensor, samples: int, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """A r/√S with random signs r, whose outer product is H/S in the mean."""
+    root = _root(objective, outputs, targets)
+    for _ in range(samples):
+        signs = torch.randint(0, 2, outputs.shape, generator=generator).to(outputs) * 2 - 1
+        yield (root @ signs.unsqueeze(-1)).squeeze(-1) / samples**0.5
+
+
+def _sum_of_squares(cohort: Cohort, theta: Tensor, columns: Callable[[int], Columns]) -> Tensor:
+    """Σ_i Σ_c (J_iᵀ a_ic)² for each client; [C, P]."""
+    task = cohort.task
+    total = torch.zeros_like(theta)
+    squares: Squares | None = None
+    for row, inputs, targets in examples(cohort, _chunk(task.module)):
+        if squares is None:
+            squares = _by_layer if _layers_tell_all(task, theta[row], inputs[:1], targets[:1]) else _by_example
+        total[row] += squares(task, theta[row], inputs, targets, columns(row))
+    return total
+
+
+def _by_layer(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor, columns: Columns) -> Tensor:
+    """Sum of squares [P] from the inputs and output gradients of each layer."""
+    total = torch.zeros_like(theta)
+    place, views = task.layout.slices(), task.layout.views(theta)
+    with _tapped(task.module) as taps, torch.enable_grad():
+        outputs = _outputs(task, theta.detach().requires_grad_(), inputs)
+    squared = [torch.zeros_like(output) for _, _, _, output in taps]
+    for vector in columns(outputs.detach(), targets):
+        slopes = torch.autograd.grad(outputs, [tap[3] for tap in taps], vector, retain_graph=True, allow_unused=True)
+        for (name, layer, x, _), g, sum_ in zip(taps, slopes, squared, strict=True):
+            if g is None:
+                continue
+            if _plain_linear(layer, x):  # Σ_c can be taken before the product with x²
+                sum_.addcmul_(g, g)
+                continue
+            own = {n: views[f"{name}{n}"] for n, _ in layer.named_parameters(recurse=False)}
+            for n, gradient in _per_example(layer, own, x, g).items():
+                total[place[f"{name}{n}"]] += gradient.square().sum(0).flatten()
+    for (name, layer, x, _), sum_ in zip(taps, squared, strict=True):
+        if _plain_linear(layer, x):
+            total[place[f"{name}weight"]] += (sum_.T @ x.square()).flatten()
+            if layer.bias is not None:
+                total[place[f"{name}bias"]] += sum_.sum(0)
+    return total
+
+
+def _per_example(layer: nn.Module, own: dict[str, Tensor], x: Tensor, g: Tensor) -> dict[str, Tensor]:
+    """Each example's gradient of one layer's own parameters, {name: [B, *shape]}."""
+
+    def one(x: Tensor, g: Tensor) -> dict[str, Tensor]:
+        pull = vjp(lambda p: functional_call(layer, p, (x.unsqueeze(0),)).squeeze(0), own)[1]
+        gradients: dict[str, Tensor] = pull(g)[0]
+        return gradients
+
+    gradients: dict[str, Tensor] = vmap(one)(x, g)
+    return gradients
+
+
+def _by_example(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor, columns: Columns) -> Tensor:
+    """The same for any module at all, one example after the other: slow."""
+    total, leaf = torch.zeros_like(theta), theta.detach().requires_grad_()
+    for i in range(len(inputs)):
+        with torch.enable_grad():
+            outputs = _outputs(task, leaf, inputs[i : i + 1])
+        for vector in columns(outputs.detach(), targets[i : i + 1]):
+            total += torch.autograd.grad(outputs, leaf, vector, retain_graph=True)[0].square()
+    return total
+
+
+def _layers_tell_all(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor) -> bool:
+    """Whether every parameter acts only inside a layer that is called once with one tensor, seen on one example."""
+    slope = partial(_slope, task.objective)
+    found = _by_layer(task, theta, inputs, targets, slope)
+    truth = _by_example(task, theta, inputs, targets, slope)
+    return bool((found - truth).norm() <= 1e-3 * truth.norm())
+
+
+@contextmanager
+def _tapped(module: nn.Module) -> Iterator[list[tuple[str, nn.Module, Tensor, Tensor]]]:
+    """Collects (name, layer, input, output) of every layer with parameters of its own as the module is called."""
+    taps: list[tuple[str, nn.Module, Tensor, Tensor]] = []
+
+    def tap(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+        def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            if len(inputs) != 1 or not isinstance(output, Tensor):
+                return output
+            taps.append((f"{name}." if name else "", layer, inputs[0].detach(), output))
+            return output.clone()  # an activation in place must not overwrite what we keep
+
+        return hook
+
+    named = [(n, m) for n, m in module.named_modules() if list(m.parameters(recurse=False))]
+    handles = [m.register_forward_hook(tap(n)) for n, m in named]
+    try:
+        yield taps
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _plain_linear(layer: nn.Module, x: Tensor) -> bool:
+    return isinstance(layer, nn.Linear) and x.dim() == 2
+
+
+def _chunk(module: nn.Module) -> int:
+    """Examples at a time, so that per-example gradients of the largest layer have room."""
+    layers = (layer for layer in module.modules() if not isinstance(layer, nn.Linear))
+    largest = max((p.numel() for layer in layers for p in layer.parameters(recurse=False)), default=1)
+    return max(1, min(CHUNK, ROOM // largest))
+
+
+def examples(cohort: Cohort, batch_size: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """(row, inputs, targets) chunk by chunk, without padding."""
+    for batch in cohort.everything(batch_size):
+        for row in range(len(batch.inputs)):
+            used = slice(None) if batch.weights is None else slice(int(batch.weights[row].sum()))
+            yield row, batch.inputs[row, used], batch.targets[row, used]
+
+
+def _outputs(task: Task, theta: Tensor, inputs: Tensor) -> Tensor:
+    """[B, ..., V] without dropout; a single output has an axis of its own."""
+    task.module.eval()
+    outputs: Tensor = functional_call(task.module, task.layout.views(theta), (inputs,))
+    return outputs.unsqueeze(-1) if outputs.dim() == 1 else outputs

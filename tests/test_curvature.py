@@ -1,0 +1,173 @@
+"""Our curvature against dense algebra in float64, and against laplace-torch."""
+
+import pytest
+import torch
+from laplace import Laplace
+from laplace.curvature import CurvlinopsGGN
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from fedddp import config as configuration
+from fedddp import curvature
+from fedddp.cohort import Cohort
+from fedddp.job import make_task
+from fedddp.kron import Kron, kron
+from fedddp.oracle import Oracle
+from tests import toy
+from tests.small import MODELS, settings
+
+CPU = torch.device("cpu")
+
+
+def small(*words):
+    task = make_task(configuration.load(None, settings("fedavg", *words, "federation.dtype=float64")), CPU)
+    return cohort_of(task, task.num_examples.argsort(descending=True, stable=True)[1:4].tolist())
+
+
+def cohort_of(task, ids):
+    return Cohort(tuple(ids), 0, task, Oracle(task.module, task.layout, task.objective))
+
+
+def start(cohort):
+    noise = torch.randn(len(cohort), cohort.task.layout.numel, dtype=torch.float64, generator=torch.manual_seed(0))
+    return cohort.task.initial + 0.1 * noise
+
+
+def laplace(cohort, theta, row, structure, backend=None):
+    index = cohort.task.shards.of_client(cohort.ids[row])
+    train = cohort.task.data.train
+    data = TensorDataset(cohort.task.data.prepare(train.inputs[index], torch.float64), train.targets[index])
+    module = cohort.task.module
+    nn.utils.vector_to_parameters(theta[row].clone(), module.parameters())
+    more = {} if backend is None else {"backend": backend}
+    with torch.enable_grad():
+        found = Laplace(module, "classification", "all", structure, **more)
+        found.fit(DataLoader(data, batch_size=7))
+    return found.H
+
+
+def exact(a, b, tolerance=1e-10):
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * float(b.abs().max()))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_diagonal_is_that_of_the_whole_matrix(model):
+    cohort = small(*MODELS[model])
+    theta = start(cohort)
+    exact(curvature.ggn_diag(cohort, theta), curvature.ggn_full(cohort, theta).diagonal(dim1=1, dim2=2))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_diagonal_agrees_with_laplace_torch(model):
+    cohort = small(*MODELS[model])
+    theta = start(cohort)
+    ours = curvature.ggn_diag(cohort, theta)
+    for row in range(len(cohort)):
+        exact(ours[row], laplace(cohort, theta, row, "diag"))
+
+
+def test_the_whole_matrix_agrees_with_laplace_torch():
+    cohort = small("model.name=mlp", "model.hidden=[5]")
+    theta = start(cohort)
+    exact(curvature.ggn_full(cohort, theta)[0], laplace(cohort, theta, 0, "full", CurvlinopsGGN), 1e-6)
+
+
+def test_random_signs_are_right_in_the_mean_and_belong_to_the_client():
+    cohort = small(*MODELS["mlp"])
+    theta = start(cohort)
+    truth = curvature.ggn_diag(cohort, theta)
+    few, many = (curvature.ggn_diag(cohort, theta, samples=s) for s in (4, 400))
+    assert (many - truth).norm() < 0.05 * truth.norm()
+    assert (few - truth).norm() > 2 * (many - truth).norm()
+    alone = curvature.ggn_diag(cohort_of(cohort.task, cohort.ids[1:2]), theta[1:2], samples=4)
+    assert torch.equal(alone[0], few[1])
+
+
+def test_for_a_linear_model_ggn_and_hessian_are_one():
+    cohort = small("model.name=logistic")
+    theta = start(cohort)
+    exact(curvature.exact_hessian(cohort, theta), curvature.ggn_full(cohort, theta))
+
+
+def test_squared_error_has_the_gram_matrix():
+    cohort = cohort_of(toy.task(), (3, 1))
+    theta = cohort.task.initial.repeat(2, 1)
+    for row, client in enumerate(cohort.ids):
+        gram, _ = toy.gram(cohort.task, client)
+        exact(curvature.ggn_full(cohort, theta)[row], gram)
+        exact(curvature.ggn_diag(cohort, theta)[row], gram.diagonal())
+
+
+def test_squared_gradients_are_those_of_single_examples():
+    cohort = small(*MODELS["conv"])
+    theta, task = start(cohort), cohort.task
+    found = curvature.squared_grads(cohort, theta)
+    for row, client in enumerate(cohort.ids):
+        total = torch.zeros(task.layout.numel, dtype=torch.float64)
+        for i in task.shards.of_client(client):
+            leaf = theta[row].clone().requires_grad_()
+            loss = task.objective.loss(
+                task.outputs(leaf, task.data.train.inputs[i][None]), task.data.train.targets[i][None]
+            )
+            total += torch.autograd.grad(loss.sum(), leaf)[0].square()
+        exact(found[row], total)
+
+
+class Tied(nn.Module):
+    """A layer used twice, and an activation in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.again, self.last = nn.Linear(64, 6), nn.Linear(6, 6), nn.Linear(6, 10)
+
+    def forward(self, x):
+        x = torch.relu_(self.first(x.flatten(1)))
+        return self.last(torch.tanh(self.again(torch.tanh(self.again(x)))))
+
+
+def test_a_module_whose_layers_do_not_tell_all_is_taken_example_by_example():
+    cohort = small("model.name=tests.test_curvature:Tied")
+    theta = start(cohort)
+    assert not curvature._layers_tell_all(cohort.task, theta[0], *next(curvature.examples(cohort, 1))[1:])
+    exact(curvature.ggn_diag(cohort, theta), curvature.ggn_full(cohort, theta).diagonal(dim1=1, dim2=2))
+
+
+@pytest.fixture(scope="module")
+def factored():
+    cohort = small(*MODELS["mlp"])
+    theta = start(cohort)
+    return cohort, theta, kron(cohort, theta)
+
+
+def test_kron_is_laplace_torchs(factored):
+    cohort, theta, made = factored
+    vector = start(cohort)
+    product, diag, logdet, solved = made.product(vector), made.diag(), made.logdet(0.3), made.solve(vector, 0.3)
+    for row in range(len(cohort)):
+        theirs = laplace(cohort, theta, row, "kron", CurvlinopsGGN)
+        theirs = theirs + torch.tensor(0.3, dtype=torch.float64) * torch.ones(len(theirs), dtype=torch.float64)
+        exact(product[row] + 0.3 * vector[row], theirs.bmm(vector[row], exponent=1), 1e-8)
+        exact(solved[row], theirs.bmm(vector[row], exponent=-1), 1e-8)
+        exact(diag[row] + 0.3, theirs.diag(), 1e-8)
+        exact(logdet[row], theirs.logdet(), 1e-10)
+
+
+def test_kron_factors_survive_as_one_row_per_client(factored):
+    cohort, _, made = factored
+    again = Kron.unflatten(made.flatten(), cohort.task.layout)
+    vector = start(cohort)
+    assert torch.equal(made.product(vector, 0.5), again.product(vector, 0.5))
+    exact(again.solve(again.product(vector, 0.5), 0.5), vector, 1e-8)
+
+
+def test_kron_of_the_output_bias_is_exact(factored):
+    """With one output layer bias, its block is the GGN itself."""
+    cohort, theta, made = factored
+    block = made.blocks[-1]
+    exact(block.outer, curvature.ggn_full(cohort, theta)[:, -10:, -10:], 1e-8)
+
+
+def test_kron_refuses_group_norm_and_names_the_layer():
+    cohort = small(*MODELS["conv"])
+    with pytest.raises(ValueError, match=r"GroupNorm.*use the diagonal"):
+        kron(cohort, start(cohort))
