@@ -5,6 +5,8 @@ from itertools import pairwise
 
 from torch import nn
 
+from fedddp.models._image import channels
+
 
 @dataclass
 class Model:
@@ -12,8 +14,7 @@ class Model:
     groups: int = 4
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        depth = shape[0] if len(shape) == 3 else 1
-        layers: list[nn.Module] = [nn.Unflatten(1, (1, shape[0]))] if len(shape) == 2 else []
+        layers, depth = channels(shape)
         for inputs, outputs in pairwise([depth, *self.channels]):
             layers += [
                 nn.Conv2d(inputs, outputs, 3, stride=2, padding=1),

@@ -1,4 +1,4 @@
-"""Logistic (or linear) regression: one linear layer on the flattened input."""
+"""Logistic (or linear) regression: one linear layer on the flattened input; with several labels, one for each."""
 
 from dataclasses import dataclass
 from math import prod

@@ -1,0 +1,43 @@
+"""What the convolutional models share: the channel axis, a convolution with its ReLU, the dense layers at the end."""
+
+from itertools import pairwise
+
+import torch
+from torch import nn
+
+
+def channels(shape: tuple[int, ...]) -> tuple[list[nn.Module], int]:
+    """The layers that give stored images [N, H, W] a channel axis, if they lack it, and the number of channels."""
+    if len(shape) not in (2, 3):
+        raise ValueError(
+            f"model.name: this model takes images [H, W] or [C, H, W]; the data's inputs are {list(shape)}"
+        )
+    return ([nn.Unflatten(1, (1, shape[0]))], 1) if len(shape) == 2 else ([], shape[0])
+
+
+def conv(
+    inputs: int, outputs: int, kernel: int, padding: int = 0, pool: bool = True, bias: bool = True
+) -> list[nn.Module]:
+    """Convolution, ReLU and, if asked for, max-pooling by 2."""
+    layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, kernel, padding=padding, bias=bias), nn.ReLU()]
+    return [*layers, nn.MaxPool2d(2)] if pool else layers
+
+
+def classifier(
+    body: list[nn.Module],
+    shape: tuple[int, ...],
+    hidden: list[int],
+    classes: int,
+    bias: bool = True,
+    dropout: float = 0.0,
+) -> nn.Module:
+    """The body, flattened, with dense layers on top; dropout follows each hidden one."""
+    try:
+        width = nn.Sequential(*body).eval()(torch.zeros(1, *shape)).numel()
+    except RuntimeError as error:
+        raise ValueError(f"model.name: images of {list(shape)} are too small for this model: {error}") from error
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in pairwise([width, *hidden]):
+        layers += [nn.Linear(inputs, outputs, bias=bias), nn.ReLU()]
+        layers += [nn.Dropout(dropout)] if dropout else []
+    return nn.Sequential(*body, *layers, nn.Linear([width, *hidden][-1], classes, bias=bias))

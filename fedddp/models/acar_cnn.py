@@ -1,0 +1,17 @@
+"""The CNN of Acar et al. (2021), from FedDyn: 797,962 parameters for 3 x 32 x 32, ten classes.
+
+conv 5x5 (64) - pool - conv 5x5 (64) - pool - 384 - 192 - classes, with ReLU
+"""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from fedddp.models._image import channels, classifier, conv
+
+
+@dataclass
+class Model:
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        layers, depth = channels(shape)
+        return classifier([*layers, *conv(depth, 64, 5), *conv(64, 64, 5)], shape, [384, 192], classes)

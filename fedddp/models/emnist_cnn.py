@@ -1,0 +1,21 @@
+"""The EMNIST CNN of Reddi et al. (2021), used by FedPA, with dropout: 1,206,590 parameters for 28 x 28, 62 classes.
+
+conv 3x3 (32) - conv 3x3 (64) - pool - dropout ¼ - 128 - dropout ½ - classes, with ReLU
+"""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from fedddp.models._image import channels, classifier, conv
+
+
+@dataclass
+class Model:
+    dropout: bool = True
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        layers, depth = channels(shape)
+        layers += conv(depth, 32, 3, pool=False) + conv(32, 64, 3)
+        layers += [nn.Dropout(0.25)] if self.dropout else []
+        return classifier(layers, shape, [128], classes, dropout=0.5 if self.dropout else 0.0)

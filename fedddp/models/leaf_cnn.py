@@ -1,0 +1,20 @@
+"""LEAF's CNN for FEMNIST (Caldas et al. 2018): 6,603,710 parameters for images of 28 x 28, 62 classes.
+
+conv 5x5 (32) - pool - conv 5x5 (64) - pool, both padded - 2048 - classes, with ReLU
+"""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from fedddp.models._image import channels, classifier, conv
+
+
+@dataclass
+class Model:
+    hidden: int = 2048
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        layers, depth = channels(shape)
+        layers += conv(depth, 32, 5, padding=2) + conv(32, 64, 5, padding=2)
+        return classifier(layers, shape, [self.hidden], classes)

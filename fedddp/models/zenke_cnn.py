@@ -1,0 +1,22 @@
+"""The CNN of Zenke et al. (2017), with dropout: 1,250,858 parameters for 3 x 32 x 32, ten classes.
+
+two of: conv 3x3 padded - conv 3x3 - pool - dropout ¼ (with 32, then 64 channels) - 512 - dropout ½ - classes, with ReLU
+"""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from fedddp.models._image import channels, classifier, conv
+
+
+@dataclass
+class Model:
+    dropout: bool = True
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        layers, depth = channels(shape)
+        for inputs, outputs in ((depth, 32), (32, 64)):
+            layers += conv(inputs, outputs, 3, padding=1, pool=False) + conv(outputs, outputs, 3)
+            layers += [nn.Dropout(0.25)] if self.dropout else []
+        return classifier(layers, shape, [512], classes, dropout=0.5 if self.dropout else 0.0)
