@@ -14,10 +14,14 @@ def find(setting: str, folders: Sequence[str], names: Sequence[str], remedy: str
         for name in names:
             if (place / name).is_file():
                 return place / name
-    nor = "".join(f", nor in {place}" for place in places[1:])
-    raise ValueError(
-        f"{' or '.join(names)}: not found in {places[0]}{nor}; {remedy}, "
-        "or point data.root or FEDDDP_DATA at the folder that has it"
+    raise missing(" or ".join(names), places, remedy)
+
+
+def missing(what: str, places: Sequence[Path], remedy: str) -> ValueError:
+    """What was looked for, where, and how to come by it."""
+    where = ", nor in ".join(map(str, places))
+    return ValueError(
+        f"{what}: not found in {where}; {remedy}, or point data.root or FEDDDP_DATA at the folder that has it"
     )
 
 

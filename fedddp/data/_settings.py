@@ -65,9 +65,12 @@ class Table(Settings):
         super().__post_init__()
         check("data.test_fraction", self.test_fraction, 0 < self.test_fraction < 1, "in (0, 1)")
 
-    def rows(self, rows: Examples, classes: int, numeric: Tensor | None = None, **more: Any) -> Dataset:
-        """All rows of one table as training and test part; `numeric` [F] marks the columns to standardise."""
-        test = share(rows.targets, self.test_fraction, stream(self.test_seed, "test"))
+    def rows(
+        self, rows: Examples, classes: int, numeric: Tensor | None = None, test: Tensor | None = None, **more: Any
+    ) -> Dataset:
+        """All rows of one table, the rows `test` (or a share) to test on; `numeric` [F] marks what to standardise."""
+        if test is None:
+            test = share(rows.targets, self.test_fraction, stream(self.test_seed, "test"))
         data = self.dataset(rows.take(others(test, len(rows))), rows.take(test), classes, **more)
         if not self.standardise:
             return data

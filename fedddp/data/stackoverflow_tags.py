@@ -1,0 +1,43 @@
+"""StackOverflow tag prediction: bags of 10,000 words -> 500 tags, several each; users are natural clients (LEAF JSON).
+
+stackoverflow/train/*.json and stackoverflow/test/*.json hold {"user_data": {user: {"x": [text], "y": [tags]}}}: a text
+is a string of words with spaces between or a list of words, tags are "a|b|c" or a list. Words and tags are the most
+frequent of the training texts. Inputs are kept as word numbers and become shares of words when a batch is made.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from fedddp.data import Dataset, Examples
+from fedddp.data._settings import Settings
+from fedddp.data._stackoverflow import Posts, read
+from fedddp.data._text import vocabulary, word_numbers
+from fedddp.local import check
+
+
+@dataclass
+class Source(Settings):
+    words: int = 10000  # of the vocabulary
+    tags: int = 500
+    length: int = 100  # most words of a text that are looked at
+    most: int = 1000  # examples of a user, the first ones; 0: all
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("words", "tags", "length"):
+            check(f"data.{key}", getattr(self, key), getattr(self, key) >= 1, "at least 1")
+        check("data.most", self.most, self.most >= 0, "0 for all, or a number of examples")
+
+    def load(self) -> Dataset:
+        train, test = read(self.root, self.most)
+        words = vocabulary(train.texts, self.words)
+        tags = vocabulary(train.tags, self.tags)
+        known, new = (self._examples(posts, words, tags) for posts in (train, test))
+        return self.dataset(known, new, len(tags), bag=len(words), label_names=tuple(tags))
+
+    def _examples(self, posts: Posts, words: dict[str, int], tags: dict[str, int]) -> Examples:
+        targets = torch.zeros(len(posts.texts), len(tags), dtype=torch.uint8)
+        for row, named in zip(targets, posts.tags, strict=True):
+            row[[tags[tag] - 1 for tag in named if tag in tags]] = 1
+        return Examples(word_numbers(posts.texts, words, self.length), targets, torch.tensor(posts.clients))

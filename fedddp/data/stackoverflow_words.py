@@ -1,0 +1,39 @@
+"""StackOverflow next-word prediction: sentences of 20 words -> each next word; users are natural clients (LEAF JSON).
+
+The files are those of stackoverflow_tags ("y" is not looked at). Tokens: 0 padding, 1..V the most frequent words of the
+training texts, then unknown, beginning and end of sentence, so there are V + 4 classes; the target of padding is
+ignored. Each user keeps the first 128 sentences, as in "Posterior averaging (FedPA)".
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from fedddp.data import Dataset, Examples
+from fedddp.data._settings import Settings
+from fedddp.data._stackoverflow import Posts, read
+from fedddp.data._text import next_words, vocabulary
+from fedddp.local import check
+
+
+@dataclass
+class Source(Settings):
+    words: int = 10000  # of the vocabulary
+    length: int = 20  # words of a sentence; longer ones are cut, shorter ones padded
+    most: int = 128  # sentences of a user, the first ones; 0: all
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("words", "length"):
+            check(f"data.{key}", getattr(self, key), getattr(self, key) >= 1, "at least 1")
+        check("data.most", self.most, self.most >= 0, "0 for all, or a number of sentences")
+
+    def load(self) -> Dataset:
+        train, test = read(self.root, self.most)
+        words = vocabulary(train.texts, self.words)
+        names = ("", *words, "<unknown>", "<begin>", "<end>")
+        known, new = (self._examples(posts, words) for posts in (train, test))
+        return self.dataset(known, new, len(names), tokens=True, label_names=names)
+
+    def _examples(self, posts: Posts, words: dict[str, int]) -> Examples:
+        return Examples(*next_words(posts.texts, words, self.length), torch.tensor(posts.clients))
