@@ -1,0 +1,27 @@
+"""FedAvgM (Hsu et al. 2019): federated averaging with momentum at the server.
+
+client   theta_k <- solver on f_k from theta
+server   Δ <- Σ_k N_k (theta - theta_k) / Σ_k N_k;   m <- momentum m + Δ;   theta <- theta - lr m
+"""
+
+from dataclasses import dataclass
+
+from fedddp.local import check
+from fedddp.methods._server_optimiser import Descent, Server, descend, start
+from fedddp.reduce import Totals
+from fedddp.task import Task
+
+
+@dataclass
+class Method(Descent):
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("method.momentum", self.momentum, 0 <= self.momentum < 1, "in [0, 1)")
+
+    def init_server(self, task: Task) -> Server:
+        return Server(task.initial, start(task.initial, "sgd"))
+
+    def server_step(self, server: Server, total: Totals, task: Task) -> Server:
+        return descend(server, total["change"], "sgd", self.lr, self.momentum)

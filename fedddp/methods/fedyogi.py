@@ -1,0 +1,16 @@
+"""FedYogi (Reddi et al. 2021): Yogi at the server, on the mean client change.
+
+client   theta_k <- solver on f_k from theta
+server   Δ <- Σ_k N_k (theta - theta_k) / Σ_k N_k;   m <- beta1 m + (1 - beta1) Δ
+         s <- s - (1 - beta2) Δ² sign(s - Δ²);   theta <- theta - lr m/(√s + tau)
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedddp.methods._server_optimiser import Forgetting
+
+
+@dataclass
+class Method(Forgetting):
+    rule: ClassVar[str] = "yogi"
