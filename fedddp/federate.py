@@ -41,6 +41,8 @@ class Report:
     active: int = 0
     skipped: int = 0
     bytes: int = 0  # int64 words reduced, per rank
+    bytes_up: int = 0  # what each client sends, in the method's own number format
+    bytes_down: int = 0  # what each client is sent
     seconds: dict[str, float] = field(default_factory=lambda: {"local": 0.0, "exchange": 0.0, "server": 0.0})
     clients: Tensor | None = None  # [active] ids
     losses: Tensor | None = None  # [active] mean training loss, NaN for a client left out
@@ -116,6 +118,8 @@ class Federation:
             flat = ledger.encode(scales, len(cohorts), self.task.device)
             report.bytes += 8 * (flat.numel() + len(agreed))
             total = ledger.decode(self.exchange.add(flat), scales, len(cohorts))
+        report.bytes_up += sum(fld.bytes for fld in ledger.fields if fld.name != STATS)
+        report.bytes_down += _broadcast_bytes(server, phase.broadcast)
         _note(total.pop(STATS), report, self.task)
         return total
 
@@ -223,6 +227,12 @@ def checksum(state: Any) -> str:
         digest.update(f"{name}{leaf.dtype}{tuple(leaf.shape)}".encode())
         digest.update(leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _broadcast_bytes(server: Any, names: tuple[str, ...]) -> int:
+    """What a client is sent when it is sent these fields of the server's memory."""
+    fields = [leaf for name in names for leaf in tree.leaves(getattr(server, name)).values()]
+    return sum(leaf.numel() * leaf.itemsize for leaf in fields)
 
 
 def _row_norms(message: Message) -> Tensor:

@@ -281,6 +281,7 @@ class Job:
             "last_3_rounds": last_three(records, METRICS),
             "seconds": sum(r["seconds"] for r in records),
             "bytes": sum(r["bytes"] for r in records),
+            **_communication(records),
             "world_size": self.exchange.world_size,
             "clients": federation.task.num_clients,
             "parameters": federation.task.layout.numel,
@@ -328,10 +329,20 @@ def _record(finished: int, report: Report, metrics: dict[str, float], seconds: f
         "seconds": seconds,
         **{f"seconds_{part}": value for part, value in report.seconds.items()},
         "bytes": report.bytes,
+        "bytes_up": report.bytes_up,
+        "bytes_down": report.bytes_down,
         "active": report.active,
         "skipped": report.skipped,
         **report.metrics,
     }
+
+
+def _communication(records: list[dict[str, Any]]) -> dict[str, float]:
+    """Bytes per client and round, up and down, in the mean over rounds; and all that clients sent and were sent."""
+    up, down = ([r[f"bytes_{way}"] for r in records] for way in ("up", "down"))
+    rounds = max(len(records), 1)
+    everything = sum(r["active"] * (r["bytes_up"] + r["bytes_down"]) for r in records)
+    return {"bytes_up": sum(up) / rounds, "bytes_down": sum(down) / rounds, "bytes_clients": everything}
 
 
 def _histograms(report: Report, federation: Federation) -> dict[str, Tensor]:

@@ -66,6 +66,11 @@ class Field(NamedTuple):
         dtype: torch.dtype = getattr(torch, self.dtype)
         return dtype
 
+    @property
+    def bytes(self) -> int:
+        """What one client sends; a mean's weight travels with it."""
+        return (self.numel + (self.kind == "mean")) * self.torch_dtype.itemsize
+
     def words(self, slots: int) -> int:
         """How many int64 the field takes in the flat buffer."""
         if self.kind == "gather":

@@ -11,6 +11,7 @@ and, where a method needs them,
 
       phase(server, index)           -> Phase | None   a round of several exchanges (default: one)
       metrics(before, after, total)  -> dict           numbers of its own for the records
+      broadcast                                        names of the Server fields that clients are sent (default: theta)
 
 The engine stores, masks, checkpoints and reshards whatever the memories hold. `server.theta` [P] is what is evaluated.
 Sign convention, everywhere: a dual is a likelihood site.
@@ -28,6 +29,7 @@ class Phase(NamedTuple):
 
     client_step: Callable[..., tuple[Any, Message]]
     server_step: Callable[[Any, Totals, Task], Any]
+    broadcast: tuple[str, ...] = ("theta",)  # fields of the server's memory that clients are sent for it
 
 
 def phase_of(method: Any, server: Any, index: int) -> Phase | None:
@@ -35,4 +37,6 @@ def phase_of(method: Any, server: Any, index: int) -> Phase | None:
     if hasattr(method, "phase"):
         phase: Phase | None = method.phase(server, index)
         return phase
-    return Phase(method.client_step, method.server_step) if index == 0 else None
+    if index > 0:
+        return None
+    return Phase(method.client_step, method.server_step, getattr(method, "broadcast", ("theta",)))

@@ -1,0 +1,29 @@
+"""What clients send and are sent is counted in the method's own number format, per client and round."""
+
+from pathlib import Path
+
+import pytest
+
+from fedddp.records import read_metrics
+from tests.small import MODELS, run, settings
+
+NUMBER = 4  # bytes of a float32
+
+
+@pytest.mark.parametrize(
+    ("method", "up", "down"),
+    [
+        ("fedavg", 1, 1),
+        ("fedadam", 1, 1),  # the server's moments stay at the server
+        ("scaffold", 2, 2),
+    ],
+)
+def test_vectors_sent_per_client_and_round(exchange, tmp_path, method, up, down):
+    summary = run(settings(method, *MODELS["mlp"]), str(tmp_path))
+    size = summary["parameters"] * NUMBER
+    assert summary["bytes_up"] == pytest.approx(up * size, abs=8 * NUMBER)  # weights of means, and diagnostics
+    assert summary["bytes_down"] == down * size
+    for record in read_metrics(Path(tmp_path) / "metrics.jsonl"):
+        assert record["bytes_up"] == summary["bytes_up"]
+    both = summary["bytes_up"] + summary["bytes_down"]
+    assert summary["bytes_clients"] == both * summary["rounds"] * summary["clients"]
