@@ -1,0 +1,47 @@
+"""Fisher merging (Matena & Raffel 2022): every coordinate where the clients' Fisher information wants it.
+
+    client   theta_k <- solver on f_k from theta;    F_k <- diagonal Fisher information of f_k at theta_k
+    server   theta   <- Σ_k F_k theta_k / Σ_k F_k    coordinate by coordinate
+
+Where no client knows anything (Σ_k F_k is about 0) the plain mean stands in.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from fedddp.cohort import Cohort
+from fedddp.curvature import ggn_diag, squared_grads
+from fedddp.local import Point, check
+from fedddp.methods import fedavg
+from fedddp.methods.fedavg import Clients, Server
+from fedddp.reduce import Mean, Message, Sum, Totals
+from fedddp.task import Task
+
+FISHERS = {"ggn": ggn_diag, "empirical": squared_grads}
+
+
+@dataclass
+class Method(fedavg.Method):
+    fisher: str = "ggn"  # the Fisher information, labels drawn from the model; or empirical, labels as they are
+    floor: float = 1e-6  # mean information per example below which a coordinate takes the plain mean
+
+    def __post_init__(self) -> None:
+        check("method.fisher", self.fisher, self.fisher in FISHERS, " or ".join(FISHERS))
+        check("method.floor", self.floor, self.floor >= 0, "at least 0")
+
+    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+        fit = local.minimise(cohort, server.theta, clients.solver)
+        fisher = FISHERS[self.fisher](cohort, fit.theta)
+        message: Message = {
+            "theta": Mean(fit.theta),
+            "fisher": Sum(fisher),
+            "pull": Sum(fisher * fit.theta),
+            "examples": Sum(cohort.num_examples),
+        }
+        return Clients(fit.memory), message
+
+    def server_step(self, server: Server, total: Totals, task: Task) -> Server:
+        known = total["fisher"] > self.floor * total["examples"]
+        ratio = total["pull"] / torch.where(known, total["fisher"], 1)
+        return Server(torch.where(known, ratio, total["theta"]))

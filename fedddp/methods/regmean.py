@@ -1,0 +1,82 @@
+"""RegMean (Jin et al. 2023): linear layers merged by least squares on the inputs the clients have seen.
+
+    client   theta_k <- solver on f_k from theta;    G_k <- Σ_i x_i x_iᵀ over the inputs of each linear layer
+    server   W       <- (Σ_k G_k)⁻¹ Σ_k G_k W_k      for each linear layer;  plain mean for everything else
+
+W is [in, out] here; a bias is the weight of a constant input. Off-diagonal entries of G_k are scaled by `a`. Where
+Σ_k G_k says nothing (an input that is never active) W keeps the plain mean.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedddp.cohort import Cohort
+from fedddp.local import Point, check
+from fedddp.methods import fedavg
+from fedddp.methods._layers import layer_inputs, linear_layers
+from fedddp.methods.fedavg import Clients, Server
+from fedddp.reduce import Gather, Mean, Message, Sum, Totals
+from fedddp.task import Task
+
+
+@dataclass
+class Method(fedavg.Method):
+    a: float = 0.9  # factor of the off-diagonal entries of G; 1 is plain least squares
+
+    def __post_init__(self) -> None:
+        check("method.a", self.a, 0 <= self.a <= 1, "in [0, 1]")
+
+    def init_server(self, task: Task) -> Server:
+        check("model", type(task.module).__name__, bool(linear_layers(task)), "a network with linear layers")
+        return super().init_server(task)
+
+    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+        fit = local.minimise(cohort, server.theta, clients.solver)
+        message: dict[str, Sum | Mean | Gather] = {"theta": Mean(fit.theta)}
+        views = cohort.task.layout.views(fit.theta.double())
+        for prefix, gram in grams(cohort, fit.theta).items():
+            gram = gram * self.a + torch.diag_embed(gram.diagonal(dim1=-2, dim2=-1)) * (1 - self.a)
+            message |= {f"{prefix}gram": Sum(gram), f"{prefix}pull": Sum(gram @ _weight(views, prefix))}
+        return Clients(fit.memory), message
+
+    def server_step(self, server: Server, total: Totals, task: Task) -> Server:
+        merged = total["theta"].clone()
+        views = task.layout.views(merged)
+        for prefix in linear_layers(task):
+            gram, mean = total[f"{prefix}gram"], _weight(views, prefix).double()
+            change = torch.linalg.pinv(gram, hermitian=True) @ (total[f"{prefix}pull"] - gram @ mean)
+            _set_weight(views, prefix, mean + change)
+        return Server(merged)
+
+
+def grams(cohort: Cohort, theta: Tensor) -> dict[str, Tensor]:
+    """Σ_i x_i x_iᵀ over what each client's linear layers are fed at theta [C, P]; {prefix: [C, d, d]}."""
+    total: dict[str, Tensor] = {}
+    for batch in cohort.everything():
+        for row in range(len(batch.inputs)):
+            used = slice(None) if batch.weights is None else slice(int(batch.weights[row].sum()))
+            for prefix, x in layer_inputs(cohort.task, theta[row], batch.inputs[row, used]).items():
+                x = _with_constant(x.double(), f"{prefix}bias" in cohort.task.layout.names)
+                if prefix not in total:
+                    total[prefix] = x.new_zeros(len(cohort), x.shape[1], x.shape[1])
+                total[prefix][row] += x.T @ x
+    return total
+
+
+def _with_constant(x: Tensor, bias: bool) -> Tensor:
+    return torch.cat([x, x.new_ones(len(x), 1)], 1) if bias else x
+
+
+def _weight(views: dict[str, Tensor], prefix: str) -> Tensor:
+    """[..., in (+ 1), out]: the layer's weight, and its bias as a last row."""
+    weight, bias = views[f"{prefix}weight"].mT, views.get(f"{prefix}bias")
+    return weight if bias is None else torch.cat([weight, bias.unsqueeze(-2)], -2)
+
+
+def _set_weight(views: dict[str, Tensor], prefix: str, value: Tensor) -> None:
+    weight = views[f"{prefix}weight"]
+    weight.copy_(value[: weight.shape[-1]].mT)
+    if f"{prefix}bias" in views:
+        views[f"{prefix}bias"].copy_(value[-1])
