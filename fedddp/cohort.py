@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -55,7 +56,8 @@ class Cohort:
 
     def grad(self, theta: Tensor, batch: Batch, out: Tensor | None = None) -> Tensor:
         """Gradient [c, P] of each client's mean loss over its batch."""
-        grad, loss = self.oracle(theta, *batch, out=out)
+        masks = self._masks(batch) if self.oracle.dropout else {}
+        grad, loss = self.oracle(theta, *batch, out=out, masks=masks)
         self.tally.loss[: len(loss)] += loss
         self.tally.steps[: len(loss)] += 1
         return grad
@@ -125,6 +127,16 @@ class Cohort:
 
     def noise(self, purpose: str = "noise") -> "Noise":
         return Noise([self.task.streams.generator(purpose, self.round, client) for client in self.ids])
+
+    def _masks(self, batch: Batch) -> dict[str, Tensor]:
+        """The next dropout masks of the clients at work, each from its own stream."""
+        rows, width = batch.inputs.shape[:2]
+        counts = [width] * rows if batch.weights is None else (batch.weights > 0).sum(1).tolist()
+        return self.oracle.dropout.masks(batch.inputs, counts, self._dropout.generators, self.task.dtype)
+
+    @cached_property
+    def _dropout(self) -> "Noise":
+        return self.noise("dropout")
 
 
 @dataclass

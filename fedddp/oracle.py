@@ -1,13 +1,16 @@
 """Gradients for a stack of clients: one row each, by vmap or by a loop; callers cannot tell."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fedddp.dropout import Dropout
 from fedddp.objective import Objective
 from fedddp.params import Layout
+
+NO_MASKS: Mapping[str, Tensor] = {}
 
 
 class Oracle:
@@ -15,6 +18,7 @@ class Oracle:
 
     def __init__(self, module: nn.Module, layout: Layout, objective: Objective, vectorise: bool = True) -> None:
         self.module, self.layout, self.objective, self.vectorise = module, layout, objective, vectorise
+        self.dropout = Dropout(module)
         self._stacked: Callable[..., Tensor] = vmap(self._loss)
 
     def __call__(
@@ -24,34 +28,53 @@ class Oracle:
         targets: Tensor,
         weights: Tensor | None = None,
         out: Tensor | None = None,
+        masks: Mapping[str, Tensor] = NO_MASKS,
     ) -> tuple[Tensor, Tensor]:
         """grad [c, P] and loss [c] of the (weighted) mean loss over each client's batch [c, B, ...].
 
-        A single row is always looped: vmap of one costs more and gives nothing.
+        Without masks there is no dropout. A single row is always looped: vmap of one costs more and gives nothing.
         """
-        self.module.train()
+        self.dropout.probe(inputs)
+        self.module.train(bool(masks) or not self.dropout)
         grad = torch.empty_like(theta) if out is None else out
         with torch.enable_grad():
             if self.vectorise and len(theta) > 1:
-                return grad, self._by_vmap(theta, inputs, targets, weights, grad)
-            return grad, self._by_loop(theta, inputs, targets, weights, grad)
+                return grad, self._by_vmap(theta, inputs, targets, weights, grad, masks)
+            return grad, self._by_loop(theta, inputs, targets, weights, grad, masks)
 
-    def _by_vmap(self, theta: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor | None, grad: Tensor) -> Tensor:
+    def _by_vmap(
+        self,
+        theta: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        weights: Tensor | None,
+        grad: Tensor,
+        masks: Mapping[str, Tensor],
+    ) -> Tensor:
         """Forward under vmap, backward by plain autograd into views of the flat gradient."""
         params = {n: v.requires_grad_() for n, v in self.layout.views(theta.detach()).items()}
         extra = () if weights is None else (weights,)
-        losses = self._stacked(params, inputs, targets, *extra)
+        losses = self._stacked({**params, **masks}, inputs, targets, *extra)
         pieces = torch.autograd.grad(losses.sum(), list(params.values()))
         torch._foreach_copy_(list(self.layout.views(grad).values()), list(pieces))
         return losses.detach()
 
-    def _by_loop(self, theta: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor | None, grad: Tensor) -> Tensor:
+    def _by_loop(
+        self,
+        theta: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        weights: Tensor | None,
+        grad: Tensor,
+        masks: Mapping[str, Tensor],
+    ) -> Tensor:
         """Plain autograd on a flat leaf, one client after the other, without the padding of short batches."""
         losses = []
         for row in range(len(theta)):
             leaf = theta[row].detach().requires_grad_()
             used = slice(None) if weights is None else slice(int((weights[row] > 0).sum()))
-            loss = self._loss(self.layout.views(leaf), inputs[row, used], targets[row, used])
+            own = {name: mask[row, used] for name, mask in masks.items()}
+            loss = self._loss(self.layout.views(leaf) | own, inputs[row, used], targets[row, used])
             grad[row] = torch.autograd.grad(loss, leaf)[0]
             losses.append(loss.detach())
         return torch.stack(losses)
