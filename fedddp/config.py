@@ -250,7 +250,7 @@ def _resolve(layers: Sequence[tuple[str, Mapping[str, Any]]], method: str) -> Co
         schema = PLAIN.get(section) or (Custom if section == "model" and ":" in str(name) else find(section, str(name)))
         extra = EXTRA.get(section, {})
         beside = {key: given.pop(key, default) for key, default in extra.items()}
-        objects[section], resolved = _typed(section, schema, given)
+        objects[section], resolved = typed(section, schema, given)
         values[section] = ({"name": name} if section in SECTIONS else {}) | beside | resolved
     for key, _ in flatten(values):
         origin.setdefault(key, "default")
@@ -258,7 +258,7 @@ def _resolve(layers: Sequence[tuple[str, Mapping[str, Any]]], method: str) -> Co
     return Config({k: values[k] for k in order if k in values}, origin, **objects)
 
 
-def _typed(section: str, schema: type[Any], given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+def typed(section: str, schema: type[Any], given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The section's object and its plain values; one clear line for an unknown key or a wrong type."""
     names = [f.name for f in fields(schema)]
     for key in given:

@@ -1,6 +1,7 @@
 """The only module that talks to torch.distributed."""
 
 import os
+import socket
 from datetime import timedelta
 
 import torch
@@ -82,3 +83,12 @@ class Exchange:
                 f"rank {self.rank} lost contact with another rank: it died or took longer than the time-out "
                 f"(federation.timeout). The first failing rank's own message says why. [{reason}]"
             ) from error
+
+
+def open_store(host: str) -> tuple[object, int]:
+    """Where ranks meet: a store on a free port of `host` alone, and that port. It closes when the object goes."""
+    listener = socket.create_server((host, 0))
+    port = int(listener.getsockname()[1])
+    fd = listener.detach()
+    store = torch._C._distributed_c10d.TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=fd)
+    return store, port

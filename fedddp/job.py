@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import isnan
 from pathlib import Path
@@ -22,6 +22,7 @@ from fedddp.data import Dataset
 from fedddp.evaluate import evaluate, evaluate_clients
 from fedddp.exchange import Exchange
 from fedddp.federate import Federation, Report, checksum
+from fedddp.jobs import lock
 from fedddp.local import Nothing
 from fedddp.objective import choose
 from fedddp.oracle import Oracle
@@ -46,6 +47,7 @@ class Stop:
     def listen(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
             signal.signal(number, self._note)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])  # a launcher may have held it back until now
 
     def _note(self, number: int, _: FrameType | None) -> None:
         if self.asked and number == signal.SIGINT:  # a second Ctrl-C does not wait for the round
@@ -134,8 +136,12 @@ class Job:
 
     def run(self, resume: bool) -> dict[str, Any] | None:
         """The summary; None if the run was asked to stop before its end."""
+        with ExitStack() as held:
+            self._claim(resume, held)
+            return self._run()
+
+    def _run(self) -> dict[str, Any] | None:
         lead = self.exchange.rank == 0
-        self._claim(resume)
         task = make_task(self.config, self.device)
         self._same_everywhere(task)
         federation = make_federation(self.config, task, self.exchange)
@@ -192,13 +198,14 @@ class Job:
             metrics = evaluate(federation.task, self.exchange, server.theta.unsqueeze(0))
         return metrics | {"seconds_evaluate": time.perf_counter() - start}
 
-    def _claim(self, resume: bool) -> None:
+    def _claim(self, resume: bool, held: ExitStack) -> None:
         """The folder is new, or holds a run of this very configuration that we were asked to go on with."""
         failure = ""
         if self.exchange.rank == 0:
             try:
+                held.enter_context(lock.hold(self.folder))
                 self._claim_folder(resume)
-            except (ValueError, OSError) as error:
+            except (ValueError, OSError, lock.Busy) as error:
                 failure = str(error)
         self.exchange.together(failure)
 

@@ -1,0 +1,20 @@
+"""run a grid of settings: seed=0..2 local.lr=0.1,0.5, on this machine or as Slurm job arrays"""
+
+import argparse
+from pathlib import Path
+
+from fedddp.commands import experiment, split_words
+from fedddp.jobs.options import launching
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    experiment(parser)
+    parser.add_argument("--points", type=Path, metavar="FILE", help="a YAML list of points, each a mapping of settings")
+    launching(parser, "local")
+
+
+def call(arguments: argparse.Namespace) -> int:
+    from fedddp.jobs import grid, sweep
+
+    name, words = split_words(arguments.words)
+    return sweep.launch(arguments, name, grid.points(words, arguments.points))

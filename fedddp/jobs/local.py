@@ -1,0 +1,181 @@
+"""A sweep on this machine: as many jobs at a time as its cores or GPUs take, each with its own ranks.
+
+Ranks are forked from a process that has imported everything already, so a small run does not spend its time on
+imports. They end when the sweep ends, even by kill -9: after their round and with a checkpoint.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import connection, get_context
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import FrameType
+
+from fedddp.jobs import lock, rank, states, ticket
+from fedddp.jobs.meeting import Place, meet
+from fedddp.jobs.runs import Run
+from fedddp.jobs.ticket import Ticket
+
+PRELOAD = ["fedddp.job", "fedddp.commands.run", "torch.utils.tensorboard"]
+GRACE = 10.0  # seconds that the other ranks have to end after one failed
+
+
+@dataclass
+class Job:
+    """One run at work."""
+
+    run: Run
+    slot: int
+    processes: list[BaseProcess]
+    failed_at: float = 0.0
+
+    def over(self) -> bool:
+        """Whether all ranks have ended; ranks that outlive a failed one for long are ended."""
+        codes = [process.exitcode for process in self.processes]
+        if any(codes):
+            self.failed_at = self.failed_at or time.monotonic()
+            if time.monotonic() - self.failed_at > GRACE:
+                self.signal(signal.SIGKILL)
+        return None not in codes
+
+    def signal(self, number: int) -> None:
+        for process in self.processes:
+            if process.exitcode is None and process.pid:
+                os.kill(process.pid, number)
+
+    def outcome(self) -> str:
+        codes = {process.exitcode for process in self.processes}
+        if codes == {0}:
+            return "done"
+        return "stopped" if codes <= {0, rank.STOPPED, -signal.SIGTERM} else "failed"
+
+
+@dataclass
+class Pool:
+    """Runs what it is given, `slots` jobs at a time; `say` gets a line for each that ended."""
+
+    out: Path
+    ranks: int  # of a job
+    slots: int
+    say: Callable[[str], None]
+    stop: bool = False
+    jobs: list[Job] = field(default_factory=list)
+    ended: Counter[str] = field(default_factory=Counter)
+
+    def work(self, runs: Sequence[Run]) -> Counter[str]:
+        """How many runs ended how."""
+        _one_machine()
+        context = get_context("forkserver")
+        context.set_forkserver_preload(PRELOAD)
+        home = self.out.absolute() / "jobs" / f"local-{os.getpid()}"
+        before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            with lock.hold(home):
+                self._empty(deque(runs), home, context)
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return self.ended
+
+    def _empty(self, waiting: deque[Run], home: Path, context: ForkServerContext) -> None:
+        """The queue; every run in it has a ticket, so that others see it."""
+        total = len(waiting)
+        for run in waiting:
+            run.prepare()
+            self._ticket(run, home).write(run.folder)
+        while (waiting and not self.stop) or self.jobs:
+            while waiting and not self.stop and len(self.jobs) < self.slots:
+                self._start(waiting.popleft(), home, context)
+            connection.wait([p.sentinel for job in self.jobs for p in job.processes], timeout=0.5)
+            for job in [job for job in self.jobs if job.over()]:
+                self.jobs.remove(job)
+                self._end(job, home, total)
+
+    def _ask(self, number: int, _: FrameType | None) -> None:
+        """Stop after the current rounds; at once if asked again."""
+        for job in self.jobs:
+            job.signal(signal.SIGKILL if self.stop else signal.SIGTERM)
+        self.stop = True
+
+    def _ticket(self, run: Run, home: Path) -> Ticket:
+        log = f"{run.folder.absolute()}/rank-{{rank}}.log"
+        return Ticket("local", str(home), list(run.words), run.config.federation.rounds, self.ranks, log)
+
+    def _start(self, run: Run, home: Path, context: ForkServerContext) -> None:
+        mine = self._ticket(run, home)
+        if _cancelled(run):
+            self.ended["cancelled"] += 1
+            return
+        mine.note(run.folder, "running")
+        slot = min(set(range(self.slots)) - {job.slot for job in self.jobs})
+        attempt = uuid.uuid4().hex
+        processes: list[BaseProcess] = []
+        for number in range(self.ranks):
+            place = Place(number, self.ranks, number, attempt, "localhost")
+            work = (str(run.folder.absolute()), place, mine.log.format(rank=number), _devices(slot, self.ranks))
+            processes.append(context.Process(target=_rank, args=work))
+            processes[-1].start()
+        self.jobs.append(Job(run, slot, processes))
+
+    def _end(self, job: Job, home: Path, total: int) -> None:
+        outcome = "cancelled" if _cancelled(job.run) else job.outcome()
+        self._ticket(job.run, home).note(job.run.folder, outcome)
+        self.ended[outcome] += 1
+        reached = states.progress(job.run.folder)
+        why = states.last_error(self._ticket(job.run, home)) if outcome == "failed" else reached.metric
+        self.say(f"{self.ended.total()}/{total}  {job.run.folder.name}  {outcome}  {why}")
+
+
+def _cancelled(run: Run) -> bool:
+    found = ticket.read(run.folder)
+    return found is not None and found.outcome == "cancelled"
+
+
+def _rank(folder: str, place: Place, log: str, devices: str) -> None:
+    """A forked process as one rank of a run."""
+    from fedddp import launch
+
+    os.environ["TORCHELASTIC_RUN_ID"] = place.attempt
+    launch.end_with_parent()
+    if devices:
+        os.environ["CUDA_VISIBLE_DEVICES"] = devices
+    with open(log, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    kept = meet(Path(folder), place)
+    sys.exit(rank.run(Path(folder), [f"{folder}/config.yaml"], place.ranks) if kept else 0)
+
+
+def slots(ranks: int, threads: int) -> int:
+    """How many jobs of so many ranks the machine's GPUs take, or its cores."""
+    places = len(_gpus()) or len(os.sched_getaffinity(0)) // threads
+    return max(1, places // ranks)
+
+
+def _gpus() -> list[str]:
+    """The names by which CUDA knows the GPUs that we may use."""
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    return visible.split(",")[:count] if visible else [str(number) for number in range(count)]
+
+
+def _devices(slot: int, ranks: int) -> str:
+    return ",".join(_gpus()[slot * ranks : (slot + 1) * ranks])
+
+
+def _one_machine() -> None:
+    """Ranks of one machine talk over loopback; parallelism is ranks, not threads."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if Path("/sys/class/net/lo").exists():
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -1,0 +1,93 @@
+"""A cluster in a file: partition, account, limits, what to load, which network; and the size of a job on it."""
+
+import difflib
+from dataclasses import dataclass, field
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from fedddp.config import typed
+from fedddp.jobs import rank
+from fedddp.local import check
+
+
+@dataclass
+class Profile:
+    """What slurm/NAME.yaml may say."""
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time: int = 240  # minutes
+    memory: float | None = None  # GB per node
+    nodes: int = 1
+    gpus_per_node: int = 0
+    cpus_per_rank: int = 1
+    setup: list[str] = field(default_factory=list)  # shell lines before the ranks start: module load, conda activate
+    gloo_interface: str | None = None  # network interface of the ranks, such as ib0
+    nccl_interface: str | None = None
+    signal_delay: int = rank.DELAY  # seconds between Slurm's warning and its SIGKILL; longer than a round is best
+    retries: int = rank.RETRIES  # requeues of a job, for whatever reason, before it counts as failed
+    options: dict[str, Any] = field(default_factory=dict)  # any other of sbatch: {constraint: a100, exclusive: true}
+
+    def __post_init__(self) -> None:
+        check("profile.time", self.time, self.time >= 1, "at least 1 minute")
+        check("profile.nodes", self.nodes, self.nodes >= 1, "at least 1")
+        check("profile.gpus_per_node", self.gpus_per_node, self.gpus_per_node >= 0, "at least 0")
+        check("profile.cpus_per_rank", self.cpus_per_rank, self.cpus_per_rank >= 1, "at least 1")
+        check("profile.signal_delay", self.signal_delay, self.signal_delay >= 1, "at least 1 second")
+        check("profile.retries", self.retries, self.retries >= 0, "at least 0")
+
+    def exports(self) -> list[str]:
+        """Shell lines that name the network."""
+        named = {"GLOO_SOCKET_IFNAME": self.gloo_interface, "NCCL_SOCKET_IFNAME": self.nccl_interface}
+        return [f"export {name}={value}" for name, value in named.items() if value]
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of one job: ranks in all, spread over nodes."""
+
+    nodes: int
+    ranks: int
+    gpus_per_node: int
+
+    @classmethod
+    def of(cls, profile: Profile, nodes: int | None, gpus_per_node: int | None, ranks: int | None) -> "Size":
+        """What was asked for, else what the profile says; one rank per GPU, or one per node."""
+        nodes = nodes or profile.nodes
+        gpus = profile.gpus_per_node if gpus_per_node is None else gpus_per_node
+        ranks = ranks or nodes * max(1, gpus)
+        if ranks < nodes:
+            raise ValueError(f"--ranks {ranks} --nodes {nodes}: every node needs a rank")
+        return cls(nodes, ranks, gpus)
+
+    @property
+    def ranks_per_node(self) -> int:
+        return ceil(self.ranks / self.nodes)
+
+
+def folder() -> Path:
+    """Where the built-in profiles lie: in the installed package, or at the top of the source tree."""
+    inside = Path(__file__).parent.parent / "slurm"
+    return inside if inside.is_dir() else Path(__file__).parent.parent.parent / "slurm"
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in folder().glob("*.yaml"))
+
+
+def load(name: str) -> Profile:
+    """A built-in profile, or a YAML file."""
+    path = Path(name) if name.endswith((".yaml", ".yml")) else folder() / f"{name}.yaml"
+    if not path.is_file():
+        close = difflib.get_close_matches(name, names(), 1)
+        hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(names())}"
+        raise ValueError(f"--profile {name}: unknown; {hint} (or name a .yaml file)")
+    given = OmegaConf.to_container(OmegaConf.load(path))
+    if not isinstance(given, dict):
+        raise ValueError(f"{path}: must hold settings such as partition: gpu")
+    profile: Profile = typed("profile", Profile, {str(key): value for key, value in given.items()})[0]
+    return profile

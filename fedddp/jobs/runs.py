@@ -1,0 +1,70 @@
+"""The runs of a sweep: every point as a configuration with a folder named by it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from fedddp import config as configuration
+from fedddp.config import Config
+from fedddp.jobs import meeting
+from fedddp.jobs.grid import Point
+from fedddp.registry import SECTIONS
+
+
+@dataclass(frozen=True)
+class Run:
+    words: tuple[str, ...]
+    config: Config
+    folder: Path
+
+    def prepare(self) -> None:
+        """Freeze the configuration in the folder: what is edited while the job waits in a queue does not count."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / meeting.NAME).write_text("")
+        path = self.folder / "config.yaml"
+        if not path.exists():
+            aside = path.with_name(".config.yaml")
+            aside.write_text(OmegaConf.to_yaml(OmegaConf.create(self.config.values)))
+            aside.rename(path)
+
+
+def plan(experiment: str | None, points: Sequence[Point], out: Path) -> list[Run]:
+    """One run per configuration: points that differ in nothing that matters are one.
+
+    In a grid over methods, a key that only some of them have is left out for the others; a key that no point has is
+    an error.
+    """
+    runs: dict[str, Run] = {}
+    taken: set[str] = set()
+    refused: dict[str, list[str]] = {}  # key -> words that show the mistake
+    for point in points:
+        words, config = fit(experiment, point)
+        taken |= {_key(word) for word in words}
+        refused |= {_key(word): [*filter(_is_name, point), word] for word in point if word not in words}
+        folder = out / f"{config['method.name']}-{config.hash}"
+        runs.setdefault(config.hash, Run(tuple(words), config, folder))
+    for key in refused.keys() - taken:
+        configuration.load(experiment, refused[key])  # raises, naming the key and the closest that exists
+    return list(runs.values())
+
+
+def fit(experiment: str | None, point: Point) -> tuple[Point, Config]:
+    """The words of a point that its method, solver, model, data and split have, and their configuration."""
+    try:
+        return point, configuration.load(experiment, point)
+    except ValueError:
+        known = configuration.load(experiment, list(filter(_is_name, point))).values
+    sections = [key for key, _ in configuration.flatten(known)]
+    kept = [w for w in point if _is_name(w) or any(f"{_key(w)}.".startswith(f"{known}.") for known in sections)]
+    return kept, configuration.load(experiment, kept)
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0]
+
+
+def _is_name(word: str) -> bool:
+    """method=NAME or method.name=NAME, likewise the other sections that are named."""
+    return _key(word).removesuffix(".name") in SECTIONS

@@ -1,0 +1,163 @@
+"""Slurm through submitit: runs become job arrays whose elements are whole multi-rank jobs; states come from squeue.
+
+submitit writes the script, submits it and starts our task in every rank. What stops, requeues and counts retries is
+our own (fedddp/jobs/rank.py): submitit's handler would exit in the middle of a round, on rank 0 only, and takes every
+job of less than ten minutes for timed out.
+"""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import submitit
+
+from fedddp.jobs.profile import Profile, Size
+from fedddp.jobs.rank import Task
+from fedddp.jobs.runs import Run
+from fedddp.jobs.ticket import Ticket
+
+# Until our task listens, a warning must not kill the interpreter, as SIGUSR2 would.
+PYTHON = f'sh -c \'trap "" USR2; exec "$0" "$@"\' {shlex.quote(sys.executable)}'
+
+
+class Executor(submitit.SlurmExecutor):
+    """submitit's, which can also write its script on a machine without Slurm."""
+
+    @classmethod
+    def affinity(cls) -> int:
+        return 2
+
+    def script(self, runs: int) -> str:
+        """What sbatch will get for an array of so many runs."""
+        array = {"map_count": runs} if runs > 1 else {}
+        self.parameters |= array
+        text: str = self._make_submission_file_text(self._submitit_command_str, "dry-run")
+        for key in array:
+            del self.parameters[key]
+        return text
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where and how the jobs of a sweep run."""
+
+    name: str
+    profile: Profile
+    size: Size
+    out: Path
+    parallel: int | None = None  # most jobs at the same time
+
+    @property
+    def folder(self) -> Path:
+        """Scripts and logs."""
+        return self.out.absolute() / "jobs"
+
+    def executor(self, after: str = "") -> Executor:
+        executor = Executor(self.folder, python=PYTHON)
+        executor.update_parameters(**self.parameters(after))
+        return executor
+
+    def parameters(self, after: str = "") -> dict[str, Any]:
+        """In submitit's words. `after`: the job whose end is to be awaited."""
+        profile, size = self.profile, self.size
+        given = {
+            "job_name": self.name,
+            "partition": profile.partition,
+            "account": profile.account,
+            "qos": profile.qos,
+            "time": profile.time,
+            "mem": f"{profile.memory:g}G" if profile.memory else None,
+            "nodes": size.nodes,
+            "ntasks_per_node": size.ranks_per_node,
+            "cpus_per_task": profile.cpus_per_rank,
+            "gpus_per_node": size.gpus_per_node or None,
+            "signal_delay_s": profile.signal_delay,
+            "dependency": f"afterany:{after}" if after else None,
+            "array_parallelism": self.parallel or sys.maxsize,
+            "setup": [*profile.setup, *profile.exports()] or None,
+        }
+        return {key: value for key, value in given.items() if value is not None} | {
+            "stderr_to_stdout": True,
+            "wckey": None,
+            # srun would wait for ever for the peers of a failed rank, and forgets --cpus-per-task
+            "srun_args": ["--kill-on-bad-exit=1", f"--cpus-per-task={profile.cpus_per_rank}"],
+            "additional_parameters": {"ntasks": size.ranks, "requeue": True, **profile.options},
+        }
+
+    def arrays(self, runs: Sequence[Run]) -> list[Sequence[Run]]:
+        """Cut to what the cluster takes as one array."""
+        most = max_array_size() or len(runs) or 1
+        return [runs[start : start + most] for start in range(0, len(runs), most)]
+
+    def script(self, runs: Sequence[Run]) -> str:
+        return "\n".join(self.executor().script(len(array)) for array in self.arrays(runs))
+
+    def submit(self, runs: Sequence[Run]) -> list[str]:
+        """The jobs' ids; each run's ticket names its own."""
+        if shutil.which("sbatch") is None:
+            raise ValueError("--cluster slurm: there is no sbatch on this machine; log in to the cluster, or --dry-run")
+        submitted: list[str] = []
+        for array in self.arrays(runs):
+            after = submitted[-1].partition("_")[0] if submitted and self.parallel else ""
+            submitted += self._submit(array, after)
+        return submitted
+
+    def _submit(self, array: Sequence[Run], after: str) -> list[str]:
+        executor = self.executor(after)
+        for run in array:
+            run.prepare()
+        with executor.batch():
+            jobs = [executor.submit(self.task(run)) for run in array]
+        for run, job in zip(array, jobs, strict=True):
+            log = f"{self.folder}/{job.job_id}_{{rank}}_log.out"
+            words, rounds = list(run.words), run.config.federation.rounds
+            Ticket("slurm", job.job_id, words, rounds, self.size.ranks, log).write(run.folder)
+        return [str(job.job_id) for job in jobs]
+
+    def task(self, run: Run) -> Task:
+        folder = str(run.folder.absolute())
+        return Task(folder, (f"{folder}/config.yaml",), self.profile.retries, self.profile.signal_delay)
+
+
+def max_array_size() -> int | None:
+    """How many elements an array may have; None where there is no Slurm to ask."""
+    found = re.search(r"MaxArraySize\s*=\s*(\d+)", _ask("scontrol", "show", "config"))
+    return int(found[1]) if found else None
+
+
+def states(jobs: Iterable[str]) -> dict[str, str]:
+    """Slurm's word for the state of each job it knows, and why it waits: squeue for the living, sacct for the rest."""
+    wanted = set(jobs)
+    found = _rows(wanted, "squeue", "--noheader", "--array", "--format", "%i|%T|%r")
+    ended = _rows(
+        wanted - found.keys(), "sacct", "--noheader", "--parsable2", "--allocations", "--format", "JobID,State"
+    )
+    return ended | found
+
+
+def _rows(jobs: set[str], *command: str) -> dict[str, str]:
+    """job -> the rest of its line."""
+    if not jobs:
+        return {}
+    ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
+    lines = (line.split("|", 1) for line in _ask(*command, "--jobs", ids).splitlines() if "|" in line)
+    return {job: rest for job, rest in lines if job in jobs}
+
+
+def cancel(jobs: Sequence[str]) -> None:
+    if jobs:
+        _ask("scancel", "--quiet", *jobs)
+
+
+def _ask(*command: str) -> str:
+    """A Slurm command's answer; nothing where it is not installed or does not know."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""

@@ -1,0 +1,123 @@
+"""What has become of each run: its files say whether it is done, its scheduler or its lock whether it is alive."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedddp.jobs import lock, slurm, ticket
+from fedddp.jobs.ticket import Ticket
+
+ACTIVE = ("queued", "requeued", "running")
+WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
+ALIVE = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
+TAIL = 1 << 16  # bytes of a log or of the metrics that are read
+
+
+@dataclass(frozen=True)
+class State:
+    name: str  # new, queued, requeued, running, done, failed, cancelled or stopped
+    detail: str = ""
+
+    @property
+    def active(self) -> bool:
+        return self.name in ACTIVE
+
+
+def find(folder: Path) -> list[Path]:
+    """Every run below a folder, or the folder itself."""
+    marks = {path.parent for name in ("config.yaml", ticket.NAME) for path in folder.rglob(name)}
+    if not marks:
+        raise ValueError(f"{folder}: no run (config.yaml) in it or below")
+    return sorted(marks)
+
+
+def look(folders: Iterable[Path]) -> dict[Path, State]:
+    """The state of each run; the scheduler is asked once."""
+    tickets = {folder: ticket.read(folder) for folder in folders}
+    open_jobs = [t.job for f, t in tickets.items() if t and t.cluster == "slurm" and not _done(f)]
+    known = slurm.states(open_jobs)
+    return {folder: _state(folder, found, known) for folder, found in tickets.items()}
+
+
+def _state(folder: Path, found: Ticket | None, known: dict[str, str]) -> State:
+    if _done(folder):
+        return State("done")
+    if found is None:
+        owner = lock.holder(folder)
+        if owner is not None:
+            return State("running", lock.describe(owner))
+        return State("stopped" if (folder / "config.yaml").exists() else "new")
+    return _in_slurm(found, known.get(found.job, "")) if found.cluster == "slurm" else _here(folder, found)
+
+
+def _done(folder: Path) -> bool:
+    return (folder / "summary.json").exists()
+
+
+def _in_slurm(found: Ticket, answer: str) -> State:
+    word, _, reason = answer.partition("|")
+    word = word.partition(" ")[0]  # CANCELLED by 1000
+    if word in WAITING:
+        return State("requeued" if found.logs() else "queued", f"job {found.job}: {reason}")
+    if word in ALIVE:
+        return State("running", f"job {found.job}")
+    if word == "CANCELLED" or (found.outcome == "cancelled" and not word):
+        return State("cancelled", f"job {found.job}")
+    return State("failed", f"job {found.job} {word.lower().replace('_', ' ') or 'ended'}: {last_error(found)}")
+
+
+def _here(folder: Path, found: Ticket) -> State:
+    """A local sweep holds its own folder locked as long as it lives; a run, its own too."""
+    owner = lock.holder(folder)
+    if owner is not None:
+        return State("running", lock.describe(owner))
+    if found.outcome in ("queued", "running") and lock.holder(Path(found.job)) is None:
+        return State("stopped", "its sweep was ended")
+    return State(found.outcome, last_error(found) if found.outcome == "failed" else "")
+
+
+def last_error(found: Ticket) -> str:
+    """The cause as the failing rank wrote it; that others lost contact with it is only a consequence."""
+    tails = [tail(path).splitlines() for path in found.logs()]
+    spoken = [line for lines in tails for line in lines if line.startswith("fedddp: ")]
+    causes = [line for line in spoken if "lost contact with another rank" not in line] or spoken
+    written = [line for lines in tails[:1] for line in lines if line.strip()]
+    return (causes or written or ["no log was written"])[-1].removeprefix("fedddp: ")
+
+
+def tail(path: Path) -> str:
+    """The end of a file, from the start of a line."""
+    with open(path, "rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - TAIL))
+        text = file.read().decode(errors="replace")
+    return text if size <= TAIL else text.partition("\n")[2]
+
+
+@dataclass(frozen=True)
+class Progress:
+    done: int
+    rounds: int
+    metric: str  # accuracy, or what the run has instead
+    pace: float  # seconds per round, of the last ten
+
+
+def progress(folder: Path) -> Progress:
+    """From the end of metrics.jsonl."""
+    path = folder / "metrics.jsonl"
+    records = [json.loads(line) for line in tail(path).splitlines() if line.endswith("}")] if path.exists() else []
+    found = ticket.read(folder)
+    rounds = found.rounds if found else _configured_rounds(folder)
+    if not records:
+        return Progress(0, rounds, "", 0.0)
+    shown = next((r[k] for r in reversed(records) for k in ("accuracy", "rmse", "nll") if r.get(k) is not None), None)
+    seconds = [record["seconds"] for record in records[-10:]]
+    metric = "" if shown is None else f"{shown:.4f}"
+    return Progress(records[-1]["round"], rounds, metric, sum(seconds) / len(seconds))
+
+
+def _configured_rounds(folder: Path) -> int:
+    from omegaconf import OmegaConf
+
+    return int(OmegaConf.select(OmegaConf.load(folder / "config.yaml"), "federation.rounds"))
