@@ -6,9 +6,13 @@ split's own seed, apart from the model's and the sampling's.
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from fedddp.data import Examples
+from fedddp.rng import stream
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,11 @@ class Shards:
             )
         offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
         return cls(torch.cat(parts), offsets)
+
+    @classmethod
+    def deal(cls, split: Any, examples: Examples, seed: int) -> "Shards":
+        """What a `Split` makes of the training examples with the split's own seed."""
+        return cls.of(split.deal(examples, stream(seed, "split")), getattr(split, "minimum", 1))
 
     @property
     def num_clients(self) -> int:

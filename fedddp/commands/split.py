@@ -1,0 +1,32 @@
+"""show how an experiment's data is split over its clients: a table, and a picture"""
+
+import argparse
+from pathlib import Path
+
+from fedddp.commands import experiment, split_words
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    experiment(parser)
+    parser.add_argument("--out", type=Path, help="the picture's file (default: runs/EXPERIMENT/split.png)")
+
+
+def call(arguments: argparse.Namespace) -> int:
+    from fedddp import config as configuration
+    from fedddp import split_picture
+    from fedddp.splits import Shards
+
+    name, overrides = split_words(arguments.words)
+    config = configuration.load(name, overrides)
+    data = config.data.load()
+    shards = Shards.deal(config.split, data.train, config.seed_of("split"))
+    counts = split_picture.count(shards, data.train.targets, data.classes)
+    sizes, names = shards.num_examples.numpy(), data.label_names
+    experiment_name = Path(name or "digits").stem
+    title = f"{experiment_name}: {config['data.name']} by {config['split.name']}, seed {config.seed_of('split')}"
+    out = arguments.out or Path("runs") / experiment_name / "split.png"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    split_picture.draw(counts, sizes, title, names).savefig(out, dpi=150)
+    print(split_picture.text(counts, sizes, names))
+    print(f"split {shards.digest()}\n{out}")
+    return 0
