@@ -26,9 +26,12 @@ def _get(names: list[str], place: Path, mirror: str) -> int:
     from fedddp.data._download import get
     from fedddp.data._publishers import SETS
 
-    if not names or not set(names) <= set(SETS):
-        unknown = next((name for name in names if name not in SETS), "")
-        raise ValueError(f"data get {unknown}: choose from {', '.join(SETS)}; for others see `fedddp list data`")
+    choices = f"{', '.join(SETS)} (others are your own or made by a tool: see `fedddp list data`)"
+    if not names:
+        raise ValueError(f"data get: name a set, one of {choices}")
+    for name in names:
+        if name not in SETS:
+            raise ValueError(f"data get {name}: choose from {choices}")
     for name in names:
         for line in get(SETS[name], place, mirror):
             print(line)

@@ -34,7 +34,7 @@ def encode(columns: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
     """Inputs [N, F] and which columns [F] are numbers; a category's columns are in the order of its sorted values."""
     parts, numeric = [], []
     for column in columns:
-        found = _numbers(column)
+        found = numbers(column)
         part = one_hot(column) if found is None else found.unsqueeze(1)
         parts.append(part)
         numeric += [found is not None] * part.shape[1]
@@ -48,12 +48,13 @@ def one_hot(column: Sequence[str]) -> Tensor:
 
 def labels(column: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
     """Class numbers [N] and the names of the classes, numbers in their order and words by the alphabet."""
-    names = sorted(set(column)) if _numbers(column) is None else sorted(set(column), key=float)
+    names = sorted(set(column)) if numbers(column) is None else sorted(set(column), key=float)
     number = {name: label for label, name in enumerate(names)}
     return torch.tensor([number[cell] for cell in column]), tuple(names)
 
 
-def _numbers(column: Sequence[str]) -> Tensor | None:
+def numbers(column: Sequence[str]) -> Tensor | None:
+    """The cells as numbers, if all of them are."""
     try:
         return torch.tensor([float(cell) for cell in column])
     except ValueError:

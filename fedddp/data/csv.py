@@ -11,7 +11,7 @@ import torch
 from fedddp.data import Dataset, Examples
 from fedddp.data._files import find
 from fedddp.data._settings import Table
-from fedddp.data._table import complete, encode, labels, read_rows
+from fedddp.data._table import complete, encode, labels, numbers, read_rows
 from fedddp.local import check
 
 REMEDY = "data.file is a path, from data.root or absolute"
@@ -41,7 +41,10 @@ class Source(Table):
         inputs, numeric = encode([column for n, column in enumerate(columns) if n not in (target, client)])
         targets, classes = labels(columns[target])
         if self.regression:
-            targets, classes = encode([columns[target]])[0][:, 0], ()
+            values = numbers(columns[target])
+            check("data.target", names[target], values is not None, "a column of numbers for data.regression=true")
+            assert values is not None
+            targets, classes = values, ()
         clients = labels(columns[client])[0] if self.client else None
         test = torch.arange(len(rows), len(targets)) if self.test_file else None
         return self.rows(

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import torch
 
 from fedddp.data import Dataset, Examples
+from fedddp.data._settings import Settings
 from fedddp.rng import stream
 
 
 @dataclass
-class Source:
-    root: str = ""  # unused: the files come with scikit-learn
+class Source(Settings):  # root is unused: the files come with scikit-learn
     test_fraction: float = 0.2
 
     def load(self) -> Dataset:
@@ -22,4 +22,4 @@ class Source:
         order = torch.randperm(len(targets), generator=stream("digits", "test"))
         held = round(self.test_fraction * len(targets))
         everything = Examples(inputs, targets)
-        return Dataset(everything.take(order[held:]), everything.take(order[:held]), classes=10, scale=1 / 16)
+        return self.dataset(everything.take(order[held:]), everything.take(order[:held]), classes=10, scale=1 / 16)

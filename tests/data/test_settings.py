@@ -1,0 +1,149 @@
+"""What every source can be told: root, fraction, validation, pixels."""
+
+import re
+from dataclasses import fields
+
+import pytest
+import torch
+
+from fedddp import registry
+from fedddp.data import Dataset, Examples, bag_of_words, root
+from fedddp.data._settings import Images, Settings, Table, pixel_moments, share
+from fedddp.rng import stream
+
+
+def examples(count: int = 100, classes: int = 5) -> Examples:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randint(0, 256, (count, 3, 4, 4), dtype=torch.uint8, generator=generator)
+    return Examples(inputs, torch.arange(count) % classes, torch.arange(count) % 7)
+
+
+def test_a_fraction_has_the_same_share_of_every_class_in_the_stored_order() -> None:
+    whole = examples()
+    data = Settings(fraction=0.2, fraction_seed=3).dataset(whole, whole, 5)
+    assert data.train.targets.bincount().tolist() == [4] * 5
+    index = [int((whole.inputs == one).flatten(1).all(1).nonzero()) for one in data.train.inputs]
+    assert index == sorted(index)
+    assert torch.equal(whole.take(torch.tensor(index)).clients, data.train.clients)  # type: ignore[arg-type]
+
+
+def test_the_fraction_depends_on_its_own_seed_alone() -> None:
+    whole = examples()
+    one, same, other = (Settings(fraction=0.5, fraction_seed=seed).dataset(whole, whole, 5) for seed in (1, 1, 2))
+    assert torch.equal(one.train.inputs, same.train.inputs)
+    assert not torch.equal(one.train.inputs, other.train.inputs)
+
+
+def test_validation_points_are_taken_from_the_training_set() -> None:
+    whole = examples()
+    data = Settings(fraction=0.5, validation=10).dataset(whole, whole, 5)
+    assert data.validation is not None
+    assert (len(data.train), len(data.validation), len(data.test)) == (40, 10, 100)
+    both = torch.cat([data.train.inputs, data.validation.inputs]).flatten(1).unique(dim=0)
+    assert len(both) == 50
+    assert Settings().dataset(whole, whole, 5).validation is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"fraction": 0.0}, "data.fraction=0.0"),
+        ({"fraction": 1.5}, "data.fraction=1.5"),
+        ({"validation": -1}, "data.validation=-1"),
+        ({"validation": 100}, "data.validation=100: must be below 100 training points"),
+        ({"fraction": 0.001}, "0.001 leaves none of 100"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Settings(**settings).dataset(examples(), examples(), 5)  # type: ignore[arg-type]
+
+
+def test_pixels_are_a_stated_choice() -> None:
+    whole = examples()
+    raw, unit, standard = (
+        Images(pixels=choice).dataset(whole, whole, 5) for choice in ("0-255", "0-1", "standardised")
+    )
+    floats = whole.inputs.double()
+    assert torch.equal(raw.prepare(whole.inputs, torch.float64), floats)
+    assert torch.equal(unit.prepare(whole.inputs, torch.float64), floats * (1 / 255))
+    seen = standard.prepare(whole.inputs, torch.float64)
+    expected = (floats - floats.mean((0, 2, 3), keepdim=True)) / floats.std((0, 2, 3), keepdim=True, correction=0)
+    torch.testing.assert_close(seen, expected, rtol=1e-12, atol=1e-12)
+    with pytest.raises(ValueError, match=r"data.pixels=0..255: must be 0-255 or 0-1 or standardised"):
+        Images(pixels="0..255")
+
+
+def test_standardised_uses_what_is_left_to_train_on() -> None:
+    whole = examples()
+    data = Images(pixels="standardised", fraction=0.5, validation=20).dataset(whole, whole, 5)
+    seen = data.prepare(data.train.inputs, torch.float64)
+    assert seen.mean((0, 2, 3)).abs().max() < 1e-12
+    assert (seen.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_model_inputs_have_the_runs_type(dtype: torch.dtype) -> None:
+    grey = Examples(examples().inputs[:, 0], examples().targets)
+    for choice in ("0-255", "0-1", "standardised"):
+        for part in (examples(), grey):
+            assert Images(pixels=choice).dataset(part, part, 5).prepare(part.inputs, dtype).dtype == dtype
+
+
+def test_a_constant_picture_is_only_centred() -> None:
+    flat = Examples(torch.full((4, 2, 2), 7, dtype=torch.uint8), torch.arange(4))
+    data = Images(pixels="standardised").dataset(flat, flat, 4)
+    assert data.prepare(flat.inputs, torch.float32).abs().max() == 0
+
+
+def test_pixel_moments_are_exact_over_chunks() -> None:
+    inputs = torch.arange(256, dtype=torch.uint8).repeat(10).view(2560, 1, 1)
+    mean, deviation = pixel_moments(inputs)
+    assert float(mean) == 127.5
+    assert float(deviation) == pytest.approx(((256**2 - 1) / 12) ** 0.5, abs=1e-12)
+
+
+def test_a_share_of_numbers_is_plain() -> None:
+    picked = share(torch.rand(10), 0.3, stream("x"))
+    assert len(picked) == 3
+    assert torch.equal(picked, picked.sort().values)
+
+
+def test_table_rows_are_divided_class_by_class_and_standardised_by_training_rows() -> None:
+    inputs = torch.cat([torch.arange(50.0).view(-1, 1), torch.ones(50, 1), torch.eye(50)[:, :1]], 1)
+    rows = Examples(inputs, torch.tensor([0] * 30 + [1] * 20))
+    data = Table(test_fraction=0.2).rows(rows, 2, numeric=torch.tensor([True, True, False]))
+    assert data.test.targets.bincount().tolist() == [6, 4]
+    seen = data.prepare(data.train.inputs, torch.float64)
+    assert float(seen[:, 0].mean()) == pytest.approx(0, abs=1e-12)
+    assert float(seen[:, 0].std(correction=0)) == pytest.approx(1, abs=1e-12)
+    assert seen[:, 1].abs().max() == 0  # never varies
+    assert torch.equal(seen[:, 2], data.train.inputs[:, 2].double())  # a category
+    everything = torch.cat([data.train.inputs, data.test.inputs])[:, 0]
+    assert torch.equal(everything.sort().values, torch.arange(50.0))
+
+
+def test_a_bag_of_words_counts_shares_of_known_words() -> None:
+    words = torch.tensor([[[1, 2, 2, 4], [3, 0, 0, 0], [0, 0, 0, 0]]])  # three known words; 4 is unknown, 0 padding
+    expected = torch.tensor([[[0.25, 0.5, 0], [0, 0, 1], [0, 0, 0]]])
+    assert torch.equal(bag_of_words(words, 3, torch.float32), expected)
+    part = Examples(words[0].to(torch.int16), torch.zeros(3, 2, dtype=torch.uint8))
+    data = Dataset(part, part, classes=2, bag=3)
+    assert data.input_shape == (3,)
+    assert torch.equal(data.prepare(part.inputs, torch.float32), expected[0])
+
+
+def test_the_root_is_the_setting_then_the_environment_then_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDDDP_DATA", "/environment")
+    assert str(root("/setting")) == "/setting"
+    assert str(root("")) == "/environment"
+    monkeypatch.delenv("FEDDDP_DATA")
+    assert str(root("")) == "data"
+
+
+def test_every_source_has_a_root_a_first_line_and_defaults() -> None:
+    for name in registry.names("data"):
+        source = registry.find("data", name)()
+        assert "root" in {field.name for field in fields(source)}
+        assert registry.describe("data", name)
+        assert callable(source.load)
