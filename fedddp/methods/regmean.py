@@ -13,12 +13,15 @@ import torch
 from torch import Tensor
 
 from fedddp.cohort import Cohort
+from fedddp.curvature import examples
 from fedddp.local import Point, check
 from fedddp.methods import fedavg
 from fedddp.methods._layers import layer_inputs, linear_layers
 from fedddp.methods.fedavg import Clients, Server
 from fedddp.reduce import Gather, Mean, Message, Sum, Totals
 from fedddp.task import Task
+
+CHUNK = 1000  # examples at a time
 
 
 @dataclass
@@ -54,14 +57,12 @@ class Method(fedavg.Method):
 def grams(cohort: Cohort, theta: Tensor) -> dict[str, Tensor]:
     """Σ_i x_i x_iᵀ over what each client's linear layers are fed at theta [C, P]; {prefix: [C, d, d]}."""
     total: dict[str, Tensor] = {}
-    for batch in cohort.everything():
-        for row in range(len(batch.inputs)):
-            used = slice(None) if batch.weights is None else slice(int(batch.weights[row].sum()))
-            for prefix, x in layer_inputs(cohort.task, theta[row], batch.inputs[row, used]).items():
-                x = _with_constant(x.double(), f"{prefix}bias" in cohort.task.layout.names)
-                if prefix not in total:
-                    total[prefix] = x.new_zeros(len(cohort), x.shape[1], x.shape[1])
-                total[prefix][row] += x.T @ x
+    for row, inputs, _ in examples(cohort, CHUNK):
+        for prefix, x in layer_inputs(cohort.task, theta[row], inputs).items():
+            x = _with_constant(x.double(), f"{prefix}bias" in cohort.task.layout.names)
+            if prefix not in total:
+                total[prefix] = x.new_zeros(len(cohort), x.shape[1], x.shape[1])
+            total[prefix][row] += x.T @ x
     return total
 
 

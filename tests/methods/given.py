@@ -79,3 +79,18 @@ def lenet() -> nn.Module:
         nn.ReLU(),
         nn.Linear(8, 3, bias=False),
     )
+
+
+def with_validation(task: Task, count: int = 40) -> Task:
+    """The same task with points at the server."""
+    generator = stream("held")
+    inputs = torch.randn(count, *task.data.input_shape, generator=generator, dtype=torch.float64)
+    held = Examples(inputs, torch.randint(3, (count,), generator=generator))
+    return replace(task, data=replace(task.data, validation=held))
+
+
+def accuracy(task: Task, theta: Tensor) -> float:
+    """On the server's points."""
+    held = task.data.validation
+    assert held is not None
+    return float((task.outputs(theta, held.inputs).argmax(1) == held.targets).double().mean())

@@ -1,0 +1,140 @@
+"""How much of a client's curvature H is kept, each as one flat row per client so that a method can remember it.
+
+    diag   its diagonal
+    last   its diagonal, and the whole block of the last linear layer
+    kron   a Kronecker product for each layer (K-FAC)
+
+H is the generalised Gauss-Newton matrix of f_k, the Fisher information where the loss is a log likelihood.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedddp.cohort import Cohort
+from fedddp.curvature import examples, ggn_diag, output_hessian
+from fedddp.kron import Kron, kron, refuse_other_layers
+from fedddp.methods._layers import layer_inputs, linear_layers, outputs
+from fedddp.task import Task
+
+CHUNK = 500  # examples at a time
+
+
+class Structure(Protocol):
+    def refuse(self, task: Task) -> None:
+        """An error for a model that has no such curvature."""
+
+    def size(self, task: Task) -> int:
+        """How many numbers a row takes."""
+
+    def measure(self, cohort: Cohort, theta: Tensor) -> Tensor:
+        """H of each client at theta [C, P]; [C, F]."""
+
+    def product(self, task: Task, rows: Tensor, vector: Tensor, delta: float = 0.0) -> Tensor:
+        """(H + delta) @ vector for rows [C, F] and vector [C, P]; [C, P]."""
+
+    def logdet(self, task: Task, rows: Tensor, delta: float) -> Tensor:
+        """log |H + delta|; [C]."""
+
+
+class Diagonal:
+    def refuse(self, task: Task) -> None:
+        """Every model has a diagonal."""
+
+    def size(self, task: Task) -> int:
+        return task.layout.numel
+
+    def measure(self, cohort: Cohort, theta: Tensor) -> Tensor:
+        return ggn_diag(cohort, theta)
+
+    def product(self, task: Task, rows: Tensor, vector: Tensor, delta: float = 0.0) -> Tensor:
+        return (rows + delta) * vector
+
+    def logdet(self, task: Task, rows: Tensor, delta: float) -> Tensor:
+        return (rows.double() + delta).log().sum(1)
+
+
+class LastLayer:
+    """The diagonal of all parameters, then the block of the last layer's; its part of the diagonal is not used."""
+
+    def refuse(self, task: Task) -> None:
+        if not linear_layers(task):
+            raise ValueError("last-layer curvature: the model has no linear layer; use the diagonal")
+
+    def size(self, task: Task) -> int:
+        return task.layout.numel + len(_places(task)) ** 2
+
+    def measure(self, cohort: Cohort, theta: Tensor) -> Tensor:
+        return torch.cat([ggn_diag(cohort, theta), last_layer_ggn(cohort, theta).flatten(1)], 1)
+
+    def product(self, task: Task, rows: Tensor, vector: Tensor, delta: float = 0.0) -> Tensor:
+        diagonal, block, places = self._split(task, rows)
+        made = diagonal * vector
+        made[:, places] = (block @ vector[:, places].unsqueeze(2)).squeeze(2)
+        return made + delta * vector
+
+    def logdet(self, task: Task, rows: Tensor, delta: float) -> Tensor:
+        diagonal, block, places = self._split(task, rows.double())
+        others = torch.ones(task.layout.numel, dtype=torch.bool).index_fill(0, places.cpu(), False)
+        spectrum = torch.linalg.eigvalsh(block).clamp_min(0)  # rounding may leave some just below 0
+        return (diagonal[:, others] + delta).log().sum(1) + (spectrum + delta).log().sum(1)
+
+    def _split(self, task: Task, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        places = _places(task).to(rows.device)
+        diagonal, block = rows.split([task.layout.numel, len(places) ** 2], dim=1)
+        return diagonal, block.view(len(rows), len(places), len(places)), places
+
+
+class Kronecker:
+    def refuse(self, task: Task) -> None:
+        refuse_other_layers(task)
+
+    def size(self, task: Task) -> int:
+        return sum(
+            shape[0] ** 2 + (n // shape[0]) ** 2 for shape, n in zip(task.layout.shapes, task.layout.sizes, strict=True)
+        )
+
+    def measure(self, cohort: Cohort, theta: Tensor) -> Tensor:
+        return kron(cohort, theta).flatten()
+
+    def product(self, task: Task, rows: Tensor, vector: Tensor, delta: float = 0.0) -> Tensor:
+        return Kron.unflatten(rows, task.layout).product(vector, delta)
+
+    def logdet(self, task: Task, rows: Tensor, delta: float) -> Tensor:
+        return Kron.unflatten(rows.double(), task.layout).logdet(delta)
+
+
+STRUCTURES: dict[str, Structure] = {"diag": Diagonal(), "last": LastLayer(), "kron": Kronecker()}
+
+
+def last_layer_ggn(cohort: Cohort, theta: Tensor) -> Tensor:
+    """Σ_i H_i ⊗ x_i x_iᵀ over the last linear layer's inputs x, H_i the loss's curvature at the outputs; [C, p, p]."""
+    task = cohort.task
+    prefix = list(linear_layers(task))[-1]
+    order = _order(task, prefix)
+    total = theta.new_zeros(len(cohort), len(order), len(order))
+    for row, inputs, targets in examples(cohort, CHUNK):
+        x = layer_inputs(task, theta[row], inputs)[prefix]
+        if f"{prefix}bias" in task.layout.names:
+            x = torch.cat([x, x.new_ones(len(x), 1)], 1)
+        curvature = output_hessian(task.objective, outputs(task, theta[row], inputs), targets).flatten(0, -3)
+        blocks = [x.T @ (h.unsqueeze(2) * x.unsqueeze(1)).flatten(1) for h in curvature.unbind(1)]  # [d, V·d] each
+        total[row] += torch.cat(blocks)[order][:, order]
+    return total
+
+
+def _order(task: Task, prefix: str) -> Tensor:
+    """From (output, input and constant) to the layout's order: all weights, then all biases."""
+    rows, columns = task.layout.views(task.initial)[f"{prefix}weight"].shape
+    if f"{prefix}bias" not in task.layout.names:
+        return torch.arange(rows * columns)
+    place = torch.arange(rows * (columns + 1)).view(rows, columns + 1)
+    return torch.cat([place[:, :-1].flatten(), place[:, -1]])
+
+
+def _places(task: Task) -> Tensor:
+    """Where the last linear layer's weights and biases lie in theta."""
+    prefix, slices = list(linear_layers(task))[-1], task.layout.slices()
+    found = [slices[n] for n in (f"{prefix}weight", f"{prefix}bias") if n in slices]
+    return torch.cat([torch.arange(place.start, place.stop) for place in found])

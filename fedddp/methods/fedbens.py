@@ -1,0 +1,180 @@
+"""FedBEns (Talpini et al. 2025): one-shot learning by an ensemble of modes of the product of the clients' mixtures.
+
+    client   M modes w_m of f_k from M initialisations that all clients share, each with its curvature H_m
+             q_k(w) = Σ_m 1/M N(w; w_m, Λ_m⁻¹),    Λ_m = H_m/T + I/σ²
+    server   M descents, from the coordinate-wise medians of the clients' modes, on
+             -Σ_k log q_k(w) + (K - 1) log p(w),    p = N(0, σ²)                          (Eqs. 2-4)
+    predict  1/M Σ_m p(y | x, w_m) over the server's M modes
+
+Eq. 5 prints the prior with the other sign, which would count it 2K - 1 times; Eq. 2 divides by p^(K-1). The weights r_m
+of mixture components need their ½ log |Λ_m|. A client's gradient is Σ_m r_m Λ_m (w - w_m), so Λ_m never leaves it: the
+descents are phases in which only sums travel.
+
+Mixtures are kept, and a client trains only once. Rounds after the first form the posterior anew from the clients that
+are in the federation then (Remark 3): `join` are not in the first round, `leave` only in the first.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from math import log
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedddp import gaussian
+from fedddp.cohort import Cohort
+from fedddp.local import Point, adam, check
+from fedddp.methods import Phase
+from fedddp.methods._descent import Descent, advance, begin
+from fedddp.methods._layers import initialisations
+from fedddp.methods._mixture import Mixture, medians, member, slope
+from fedddp.methods._structures import STRUCTURES, Structure
+from fedddp.reduce import Gather, Mean, Message, Sum, Totals
+from fedddp.task import Task
+
+
+class Server(NamedTuple):
+    theta: Tensor  # [P] the best member on the validation points, or the first
+    members: Tensor  # [M, P] the ensemble
+    starts: Tensor  # [M, P] initialisations that all clients share
+    descent: Descent
+
+
+@dataclass
+class Method:
+    members: int = 5  # models in the ensemble, and components of each client's mixture
+    mixtures: list[int] = field(default_factory=list)  # components of each client, where they differ
+    structure: str = "kron"  # of the curvature: kron, last (diagonal, and the last layer in full) or diag
+    temperature: float = 0.1  # T: below 1 the likelihood counts more
+    prior_variance: float = 0.1  # σ²
+    prior_at_clients: bool = False  # whether clients train on the posterior rather than the likelihood
+    steps: int = 300  # of the server's Adam
+    lr: float = 0.001
+    validate_every: int = 30  # steps between two looks at the server's validation points, where it holds some
+    join: list[int] = field(default_factory=list)  # clients that come after the first round
+    leave: list[int] = field(default_factory=list)  # clients that go after the first round
+
+    def __post_init__(self) -> None:
+        check("method.members", self.members, self.members >= 1, "at least 1")
+        check("method.mixtures", self.mixtures, all(m >= 1 for m in self.mixtures), "numbers above 0, one per client")
+        check("method.structure", self.structure, self.structure in STRUCTURES, " or ".join(STRUCTURES))
+        check("method.temperature", self.temperature, self.temperature > 0, "above 0")
+        check("method.prior_variance", self.prior_variance, self.prior_variance > 0, "above 0")
+        check("method.steps", self.steps, self.steps >= 1, "at least 1")
+        check("method.validate_every", self.validate_every, self.validate_every >= 1, "at least 1")
+
+    @property
+    def _structure(self) -> Structure:
+        return STRUCTURES[self.structure]
+
+    @property
+    def _delta(self) -> float:
+        """The prior beside H: Λ = (H + delta)/T."""
+        return self.temperature / self.prior_variance
+
+    @property
+    def _adam(self) -> adam.Solver:
+        return adam.Solver(lr=self.lr)
+
+    def models(self, server: Server) -> Tensor:
+        """[M, P] whose predictions are averaged."""
+        return server.members
+
+    def init_server(self, task: Task) -> Server:
+        self._structure.refuse(task)
+        fine = len(self.mixtures) in (0, task.num_clients)
+        check("method.mixtures", self.mixtures, fine, f"one number for each of the {task.num_clients} clients")
+        starts = initialisations(task, self.members)
+        return Server(starts[0], starts, starts, begin(starts, task, self._adam, validate=False))
+
+    def init_clients(self, count: int, task: Task, local: Point) -> Mixture:
+        rows, zeros = (count, max(self.mixtures, default=self.members)), task.initial.new_zeros
+        modes, curvature = zeros(*rows, task.layout.numel), zeros(*rows, self._structure.size(task))
+        return Mixture(modes, curvature, zeros(rows, dtype=torch.float64), zeros(rows, dtype=torch.float64))
+
+    def phase(self, server: Server, index: int) -> Phase | None:
+        if index == 0:
+            return Phase(self.client_step, self.server_step, broadcast=("starts",))
+        if index > self.steps:
+            return None
+        return Phase(self.slope, partial(self.descend, step=index), broadcast=())
+
+    def client_step(self, server: Server, clients: Mixture, cohort: Cohort, local: Point) -> tuple[Mixture, Message]:
+        """Those that are new train; all that are here show their modes."""
+        here, counts = self._here(cohort), self._counts(cohort)
+        mixture, new = Mixture(*(leaf.clone() for leaf in clients)), here & (clients.weight.sum(1) == 0)
+        for number in range(clients.weight.shape[1]):
+            rows = (new & (counts > number)).nonzero().flatten()
+            if len(rows):
+                self._train(server.starts[number % self.members], mixture, cohort, local, rows, number)
+                mixture.weight[rows, number] = 1 / counts[rows].double()
+        message: Message = {
+            "modes": Gather(mixture.modes * here.view(-1, 1, 1)),
+            "weight": Gather(mixture.weight * here.unsqueeze(1)),
+            "bytes": Mean(counts.to(cohort.task.dtype) * _bytes(mixture)),
+        }
+        return mixture, message
+
+    def server_step(self, server: Server, total: Totals, task: Task) -> Server:
+        """Begin at the medians; a client that is not here has no weight."""
+        if not bool((total["weight"] > 0).any()):
+            raise ValueError("method.leave, method.join: none of the round's clients is in the federation")
+        start = medians(total["modes"], total["weight"], self.members)
+        return server._replace(descent=begin(start, task, self._adam, validate=True))
+
+    def slope(self, server: Server, clients: Mixture, cohort: Cohort, local: Point) -> tuple[Mixture, Message]:
+        """What each client here adds to the gradient of the server's objective at every member."""
+        here = self._here(cohort)
+        mixture = clients._replace(weight=clients.weight * here.unsqueeze(1))
+        slopes, values = slope(mixture, server.descent.theta, partial(self._times, cohort.task))
+        return clients, {"slope": Sum(slopes), "value": Sum(values), "clients": Sum(here.to(slopes.dtype))}
+
+    def descend(self, server: Server, total: Totals, task: Task, step: int) -> Server:
+        again = (total["clients"] - 1) / self.prior_variance  # the prior is in every client's posterior: divide
+        look = step % self.validate_every == 0 or step == self.steps
+        gradient = total["slope"] - again * server.descent.theta
+        descent = advance(server.descent, gradient, task, self._adam, validate=look)
+        if step < self.steps:
+            return server._replace(descent=descent)
+        return Server(descent.best[descent.score.argmax()], descent.best, server.starts, descent)
+
+    def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
+        """What a client would send in one message; the server's objective, in the mean over members."""
+        if "bytes" in total:
+            return {"bytes_once": float(total["bytes"])}
+        again = (total["clients"] - 1) / self.prior_variance
+        objective = total["value"] - 0.5 * again * before.descent.theta.square().sum(1)
+        return {"objective": float(objective.mean())}
+
+    def _train(self, start: Tensor, mixture: Mixture, cohort: Cohort, local: Point, rows: Tensor, number: int) -> None:
+        """Component `number` of the mixtures of some rows, in place."""
+        part, task = member(cohort, rows, number), cohort.task
+        prior = gaussian.diagonal.natural(torch.zeros_like(start), self._delta) if self.prior_at_clients else None
+        fit = local.minimise(part, start, local.memory(task, len(rows)), prior)
+        curvature = self._structure.measure(part, fit.theta)
+        mixture.modes[rows, number] = fit.theta
+        mixture.curvature[rows, number] = curvature
+        logdet = self._structure.logdet(task, curvature, self._delta) - task.layout.numel * log(self.temperature)
+        mixture.logdet[rows, number] = logdet
+        cohort.tally.loss[rows] += part.tally.loss
+        cohort.tally.steps[rows] += part.tally.steps
+
+    def _times(self, task: Task, curvature: Tensor, vector: Tensor) -> Tensor:
+        """Λ @ vector."""
+        return self._structure.product(task, curvature, vector, self._delta) / self.temperature
+
+    def _counts(self, cohort: Cohort) -> Tensor:
+        """[C] components of each client's mixture."""
+        counts = [self.mixtures[client] if self.mixtures else self.members for client in cohort.ids]
+        return torch.tensor(counts, device=cohort.task.device)
+
+    def _here(self, cohort: Cohort) -> Tensor:
+        """[C] whether a client is in the federation this round."""
+        away = self.leave if cohort.round else self.join
+        return torch.tensor([client not in away for client in cohort.ids], device=cohort.task.device)
+
+
+def _bytes(mixture: Mixture) -> int:
+    """Of one component: its mode and its curvature."""
+    return sum(leaf.shape[2] * leaf.itemsize for leaf in (mixture.modes, mixture.curvature))

@@ -1,0 +1,126 @@
+"""FedFisher (Jhunjhunwala et al. 2024): the server minimises the sum of the clients' quadratics.
+
+    client   theta_k <- solver on f_k from theta;    F_k <- Fisher information of f_k at theta_k
+    server   theta   <- argmin Σ_k ½ (theta - theta_k)ᵀ F_k (theta - theta_k),  by Adam from Σ_k N_k theta_k / Σ_k N_k
+
+The server's descent is a sequence of phases: in each, clients send F_k (theta - theta_k), so that F_k stays at home and
+only a sum travels. One round is the published one-shot method; further rounds start from what the last one found.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedddp.cohort import Cohort
+from fedddp.kron import Kron
+from fedddp.local import Point, adam, check
+from fedddp.methods import Phase
+from fedddp.methods._compress import compress_factors, factor_numbers, quantise_layers
+from fedddp.methods._descent import Descent, advance, begin
+from fedddp.methods._structures import STRUCTURES
+from fedddp.reduce import Mean, Message, Sum, Totals
+from fedddp.task import Task
+
+FISHERS = {"diag": "diag", "kfac": "kron"}
+MODE_BITS = 16  # of the parameters themselves, where the Fisher information is quantised
+
+
+class Server(NamedTuple):
+    theta: Tensor  # [P]
+    descent: Descent
+
+
+class Clients(NamedTuple):
+    mode: Tensor  # [C, P]
+    fisher: Tensor  # [C, F] flat, as its structure keeps it
+    solver: Any
+
+
+@dataclass
+class Method:
+    fisher: str = "kfac"  # or diag
+    bits: int = 0  # of each number of the Fisher information: 8 or 16; 0: as it is
+    rank: int = 0  # leading eigenpairs of each Kronecker factor; 0: all of it
+    steps: int = 2000  # of the server's Adam
+    lr: float = 0.01
+    beta2: float = 0.99
+    eps: float = 0.01  # large: where clients know little (per example), theta stays near their mean
+    validate_every: int = 100  # steps between two looks at the server's validation points, where it holds some
+
+    def __post_init__(self) -> None:
+        check("method.fisher", self.fisher, self.fisher in FISHERS, " or ".join(FISHERS))
+        check("method.bits", self.bits, self.bits in (0, 8, 16), "0, 8 or 16")
+        check(
+            "method.rank",
+            self.rank,
+            self.rank == 0 or (self.rank > 0 and self.fisher == "kfac"),
+            "0, or above 0 with kfac",
+        )
+        check("method.steps", self.steps, self.steps >= 1, "at least 1")
+        check("method.validate_every", self.validate_every, self.validate_every >= 1, "at least 1")
+
+    @property
+    def _structure(self) -> Any:
+        return STRUCTURES[FISHERS[self.fisher]]
+
+    @property
+    def _adam(self) -> adam.Solver:
+        return adam.Solver(lr=self.lr, beta2=self.beta2, eps=self.eps)
+
+    def init_server(self, task: Task) -> Server:
+        self._structure.refuse(task)
+        return Server(task.initial, begin(task.initial[None], task, self._adam, validate=False))
+
+    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
+        zeros = task.initial.new_zeros(count, task.layout.numel + self._structure.size(task))
+        mode, fisher = zeros.split([task.layout.numel, self._structure.size(task)], dim=1)
+        return Clients(mode.clone(), fisher.clone(), local.memory(task, count))
+
+    def phase(self, server: Server, index: int) -> Phase | None:
+        if index == 0:
+            return Phase(self.client_step, self.server_step)
+        if index > self.steps:
+            return None
+        return Phase(self.slope, partial(self.descend, step=index), broadcast=())
+
+    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+        fit = local.minimise(cohort, server.theta, clients.solver)
+        task = cohort.task
+        mode = quantise_layers(fit.theta, task.layout, MODE_BITS if self.bits else 0)
+        fisher = self._compress(self._structure.measure(cohort, fit.theta), task)
+        once = torch.full_like(cohort.num_examples, self._bytes(task))
+        message: Message = {"mode": Mean(mode, weight=cohort.num_examples), "bytes": Mean(once)}
+        return Clients(mode, fisher, fit.memory), message
+
+    def server_step(self, server: Server, total: Totals, task: Task) -> Server:
+        return Server(server.theta, begin(total["mode"][None], task, self._adam, validate=True))
+
+    def slope(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+        away = server.descent.theta - clients.mode
+        pull = self._structure.product(cohort.task, clients.fisher, away)
+        return clients, {"slope": Sum(pull), "examples": Sum(cohort.num_examples)}
+
+    def descend(self, server: Server, total: Totals, task: Task, step: int) -> Server:
+        slope = (total["slope"] / total["examples"])[None]
+        look = step % self.validate_every == 0 or step == self.steps
+        descent = advance(server.descent, slope, task, self._adam, validate=look)
+        return Server(descent.best[0] if step == self.steps else server.theta, descent)
+
+    def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
+        """What a client would send in one message: its mode and its Fisher information."""
+        return {"bytes_once": float(total["bytes"])} if "bytes" in total else {}
+
+    def _compress(self, fisher: Tensor, task: Task) -> Tensor:
+        if self.fisher == "diag":
+            return quantise_layers(fisher, task.layout, self.bits)
+        if not self.bits and not self.rank:
+            return fisher
+        return compress_factors(Kron.unflatten(fisher, task.layout), self.bits, self.rank).flatten()
+
+    def _bytes(self, task: Task) -> float:
+        numbers = task.layout.numel if self.fisher == "diag" else factor_numbers(task.layout, self.rank)
+        whole = 8 * task.dtype.itemsize
+        return (task.layout.numel * (MODE_BITS if self.bits else whole) + numbers * (self.bits or whole)) / 8

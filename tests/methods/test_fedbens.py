@@ -1,0 +1,225 @@
+"""FedBEns: products of the clients' mixtures, found by phases; clients that come and go."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import MultivariateNormal
+
+from fedddp.cohort import Cohort
+from fedddp.data import Examples
+from fedddp.kron import Kron
+from fedddp.local import sgd
+from fedddp.methods import fedbens
+from fedddp.methods._layers import initialisations
+from fedddp.methods._mixture import medians
+from fedddp.oracle import Oracle
+from fedddp.reduce import Sum
+from fedddp.rng import stream
+from tests import toy
+from tests.methods import given
+
+GAUSSIAN = {"members": 1, "temperature": 0.5, "prior_variance": 0.8, "lr": 0.05}
+
+
+def close(a, b, tolerance=1e-9):
+    torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=tolerance, atol=tolerance)
+
+
+def gradient(fed, theta, number=0):
+    """Of the server's objective at theta [M, P], from what all clients send."""
+    server = fed.method.init_server(fed.task)
+    server = server._replace(descent=server.descent._replace(theta=theta))
+    ids = fed.store.ids
+    cohort = Cohort(tuple(ids.tolist()), number, fed.task, fed.oracle)
+    _, message = fed.method.slope(server, fed.store.read(ids), cohort, fed.local)
+    assert all(isinstance(entry, Sum) for entry in message.values())
+    total = {name: entry.value.sum(0) for name, entry in message.items()}
+    return total["slope"] - (total["clients"] - 1) / fed.method.prior_variance * theta
+
+
+def posterior(task, method, clients):
+    """The product of the clients' Gaussians over prior^(K-1), with the structure's precisions, in closed form."""
+    eye = torch.eye(task.layout.numel, dtype=torch.float64)
+    precision, shift = eye / method.prior_variance, 0.0
+    for k in clients:
+        hessian, pull = toy.gram(task, k)
+        mode = torch.linalg.solve(hessian + eye * method.temperature / method.prior_variance, pull)  # of its posterior
+        kept = hessian if method.structure == "kron" else torch.diag(hessian.diagonal())
+        own = kept / method.temperature + eye / method.prior_variance
+        shift = shift + own @ mode
+        precision = precision + kept / method.temperature
+    return torch.linalg.solve(precision, shift)
+
+
+@pytest.mark.parametrize("structure", ["diag", "kron"])
+def test_one_component_on_quadratics_is_the_product_of_gaussians_over_the_prior(exchange, structure):
+    task = toy.task()
+    method = fedbens.Method(structure=structure, prior_at_clients=True, steps=200, **GAUSSIAN)
+    fed = toy.federation(method, toy.Exact(), task, exchange)
+    server = toy.iterate(fed, 1)[-1]
+    truth = posterior(task, method, range(toy.K))
+    close(gradient(fed, truth[None]), torch.zeros(1, toy.D, dtype=torch.float64), 1e-8)
+    close(server.theta, truth, 1e-3)
+    if structure == "kron":  # exact for one linear layer: the pooled posterior, tempered
+        close(truth, toy.pooled(task, decay=method.temperature / method.prior_variance))
+
+
+def precisions(task, method, rows):
+    """[L, P, P] of stored curvature rows, as plain matrices."""
+    eye = torch.eye(task.layout.numel, dtype=torch.float64)
+    if method.structure == "kron":
+        blocks = Kron.unflatten(rows, task.layout).blocks
+        kept = [torch.block_diag(*(torch.kron(b.outer[m], b.inner[m]) for b in blocks)) for m in range(len(rows))]
+    else:
+        kept = [torch.diag(row) for row in rows]
+    return torch.stack(kept) / method.temperature + eye / method.prior_variance
+
+
+@pytest.mark.parametrize("structure", ["diag", "kron"])
+def test_the_gradient_is_that_of_the_log_mixtures(exchange, structure):
+    """Against torch's own densities, ½ log |Λ| included."""
+    task = given.task(given.mlp(), (5,))
+    method = fedbens.Method(members=3, structure=structure, steps=1, temperature=2.0, prior_variance=0.7)
+    local = sgd.Solver(lr=0.05, epochs=3, batch_size=10)
+    fed = toy.federation(method, local, task, exchange)
+    toy.iterate(fed, 1)
+    memory = fed.store.memory
+    theta = memory.modes[:, :2].mean((0, 1)) + 0.05 * torch.randn(
+        2, task.layout.numel, generator=stream(9), dtype=torch.float64
+    )
+    theta.requires_grad_()
+    objective = 0.0
+    for k in range(3):
+        parts = [
+            MultivariateNormal(m, precision_matrix=p)
+            for m, p in zip(memory.modes[k], precisions(task, method, memory.curvature[k]), strict=True)
+        ]
+        objective = objective - (
+            torch.stack([part.log_prob(theta) for part in parts]) - torch.tensor(3.0).log()
+        ).logsumexp(0)
+    prior = MultivariateNormal(torch.zeros_like(theta[0]), 0.7 * torch.eye(len(theta[0]), dtype=torch.float64))
+    objective = objective + 2 * prior.log_prob(theta)
+    (truth,) = torch.autograd.grad(objective.sum(), theta)
+    close(gradient(fed, theta.detach()), truth, 1e-7)
+
+
+@dataclass
+class Counted(toy.Exact):
+    """Remembers who trained."""
+
+    trained: list[int] = field(default_factory=list)
+
+    def minimise(self, cohort, *args, **options):
+        self.trained += cohort.ids
+        return super().minimise(cohort, *args, **options)
+
+
+@pytest.mark.parametrize("structure", ["diag", "kron"])
+def test_removing_a_client_is_never_having_had_it(exchange, structure):
+    task = toy.task()
+    settings = {"structure": structure, "prior_at_clients": True, "steps": 200, **GAUSSIAN}
+    local = Counted()
+    left = toy.iterate(toy.federation(fedbens.Method(leave=[1], **settings), local, task, exchange), 2)
+    never = toy.iterate(toy.federation(fedbens.Method(join=[1], **settings), toy.Exact(), task, exchange), 1)
+    assert torch.equal(left[2].members, never[1].members)
+    assert not torch.equal(left[1].members, left[2].members)
+    assert sorted(local.trained) == list(range(toy.K))  # nobody trained again
+    close(left[2].theta, posterior(task, fedbens.Method(**settings), [0, 2, 3, 4]), 1e-3)
+
+
+def test_a_client_that_joins_trains_alone(exchange):
+    task = toy.task()
+    local = Counted()
+    settings = {"structure": "diag", "prior_at_clients": True, "steps": 20, **GAUSSIAN}
+    joined = toy.iterate(toy.federation(fedbens.Method(join=[2, 4], **settings), local, task, exchange), 2)
+    assert sorted(local.trained[:3]) == [0, 1, 3]
+    assert sorted(local.trained[3:]) == [2, 4]
+    whole = toy.iterate(toy.federation(fedbens.Method(**settings), toy.Exact(), task, exchange), 1)
+    assert torch.equal(joined[2].members, whole[1].members)
+
+
+def test_nobody_left_is_an_error(exchange):
+    fed = toy.federation(fedbens.Method(join=list(range(toy.K)), steps=1), toy.Exact(), toy.task(), exchange)
+    with pytest.raises(ValueError, match="federation"):
+        toy.iterate(fed, 1)
+
+
+def test_clients_may_have_mixtures_of_different_sizes(exchange):
+    task = given.task(given.mlp(), (5,))
+    method = fedbens.Method(members=2, mixtures=[1, 3, 2], structure="diag", steps=5)
+    fed = toy.federation(method, sgd.Solver(lr=0.05, batch_size=10), task, exchange)
+    server = toy.iterate(fed, 1)[-1]
+    close(fed.store.memory.weight, torch.tensor([[1, 0, 0], [1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0]], dtype=torch.float64))
+    assert (fed.store.memory.modes[0, 1:] == 0).all()
+    assert server.members.shape == (2, task.layout.numel)
+    with pytest.raises(ValueError, match="one number for each of the 3 clients"):
+        fedbens.Method(mixtures=[1, 2]).init_server(task)
+
+
+def test_members_share_initialisations_and_differ_in_batch_order(exchange):
+    """Components of one initialisation differ by their streams alone; the first has the run's own."""
+    task = given.task(given.mlp(), (5,))
+    local = sgd.Solver(lr=0.05, batch_size=10)
+    fed = toy.federation(
+        fedbens.Method(members=1, mixtures=[2, 2, 2], structure="diag", steps=1), local, task, exchange
+    )
+    toy.iterate(fed, 1)
+    modes = fed.store.memory.modes
+    assert 1e-6 < (modes[:, 0] - modes[:, 1]).norm() < 0.1 * (modes[:, 0] - task.initial).norm() + 0.1
+    cohort = Cohort((1,), 0, task, Oracle(task.module, task.layout, task.objective))
+    close(modes[1, 0], local.minimise(cohort, task.initial, local.memory(task, 1)).theta[0])
+    starts = initialisations(task, 3)
+    assert torch.equal(starts[0], task.initial)
+    assert (starts[1] - starts[2]).norm() > 1
+    assert torch.equal(initialisations(task, 2), starts[:2])
+
+
+def test_a_layer_that_cannot_be_started_anew_is_named():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3))
+
+    task = given.task(nn.Sequential(nn.Linear(5, 3), Scaled()), (5,))
+    with pytest.raises(ValueError, match=r"'1'.*reset_parameters"):
+        initialisations(task, 2)
+    assert len(initialisations(task, 1)) == 1
+
+
+def test_descents_begin_at_the_medians():
+    modes = torch.randn(4, 3, 6, generator=stream(1), dtype=torch.float64)
+    weight = torch.tensor([[0.5, 0.5, 0], [1 / 3, 1 / 3, 1 / 3], [0, 0, 0], [1, 0, 0]], dtype=torch.float64)
+    found = medians(modes, weight, 2)
+    close(found[0], modes[[0, 1, 1, 3], [0, 0, 2, 0]].quantile(0.5, dim=0))
+    close(found[1], modes[:2, 1].mean(0))
+    close(medians(modes[:1], weight[3:], 2)[1], modes[0, 0])  # nobody has the second: all there is
+
+
+def test_validation_points_choose_each_members_best(exchange):
+    task = given.task(given.mlp(), (5,))
+    held = Examples(task.data.train.inputs[:40], task.data.train.targets[:40])
+    task = replace(task, data=replace(task.data, validation=held))
+    method = fedbens.Method(members=3, structure="diag", steps=30, lr=0.05, validate_every=5)
+    server = toy.iterate(toy.federation(method, sgd.Solver(lr=0.1, batch_size=10), task, exchange), 1)[-1]
+    scores = [given.accuracy(task, theta) for theta in server.members]
+    assert scores == pytest.approx(server.descent.score.tolist())
+    assert given.accuracy(task, server.theta) == pytest.approx(max(scores))
+    assert all(s >= given.accuracy(task, t) for s, t in zip(scores, server.descent.theta, strict=True))
+
+
+def test_kron_refuses_normalisation_layers_and_names_the_way_out():
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(64, 3))
+    task = given.task(module, (1, 6, 6))
+    with pytest.raises(ValueError, match=r"'1' is a GroupNorm.*use the diagonal"):
+        fedbens.Method().init_server(task)
+    for structure in ("diag", "last"):
+        fedbens.Method(structure=structure).init_server(task)
+
+
+def test_what_a_client_would_send_at_once_is_counted(exchange):
+    task = toy.task()
+    fed = toy.federation(fedbens.Method(members=2, mixtures=[1, 1, 1, 1, 2], steps=1), toy.Exact(), task, exchange)
+    _, report = fed.round(fed.method.init_server(task), 0)
+    assert report.metrics["bytes_once"] == 8 * (4 + 1 + 16) * 6 / 5  # mode, factors of 1 and 4; six components
