@@ -53,6 +53,8 @@ def _examples(arrays: Mapping[str, Tensor], part: str, where: str) -> Examples:
         raise ValueError(f"{where}: {part} inputs are {list(inputs.shape)}, targets {list(targets.shape)}")
     if targets.dim() == 2 and targets.shape[1] == 1:  # a column of targets
         targets = targets[:, 0]
+    if inputs.dim() == 1:  # one number each
+        inputs = inputs.unsqueeze(1)
     if clients is not None and clients.shape != targets.shape[:1]:
         raise ValueError(f"{where}: {part}_clients are {list(clients.shape)} for {len(targets)} examples")
     if targets.dim() == 1 and not targets.is_floating_point():

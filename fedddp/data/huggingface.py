@@ -85,11 +85,14 @@ def _by_package(path: str, place: Path, split: str) -> Any:
             f"data.path={path}: {place} holds no parquet files; other folders and names on the hub need the package "
             "datasets; install it with `pip install datasets`"
         ) from error
-    if (place / "dataset_dict.json").exists():
-        found = datasets.load_from_disk(str(place))[split]
-    else:
-        found = datasets.load_dataset(str(place) if place.is_dir() else path, split=split)
-    return found.with_format("arrow")[:]
+    try:
+        if (place / "dataset_dict.json").exists():
+            found = datasets.load_from_disk(str(place))[split]
+        else:
+            found = datasets.load_dataset(str(place) if place.is_dir() else path, split=split)
+        return found.with_format("arrow")[:]
+    except Exception as error:  # the package's own, the hub's and the network's errors have no common type
+        raise ValueError(f"data.path={path}: datasets cannot load the split {split}: {error}") from error
 
 
 def numbers(cells: list[Any]) -> Tensor:

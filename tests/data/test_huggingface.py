@@ -74,6 +74,23 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         huggingface.Source(path=str(tmp_path)).load()
 
 
+def test_what_the_package_saved_or_can_read(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = {"x": [[1.0, 2.0], [3.0, 4.0]], "label": [0, 1]}
+    both = datasets.DatasetDict(train=datasets.Dataset.from_dict(rows), test=datasets.Dataset.from_dict(rows))
+    both.save_to_disk(str(tmp_path / "saved"))
+    data = huggingface.Source(root=str(tmp_path), path="saved", inputs="x").load()
+    assert data.train.inputs.tolist() == rows["x"]
+    (tmp_path / "tables").mkdir()
+    for name in ("train", "test"):
+        (tmp_path / f"tables/{name}.csv").write_text("x,label\n1.5,b\n2.5,a\n")
+    data = huggingface.Source(root=str(tmp_path), path="tables", inputs="x").load()
+    assert data.train.inputs.tolist() == [[1.5], [2.5]]
+    assert data.train.targets.tolist() == [1, 0]
+    with pytest.raises(ValueError, match="cannot load the split other"):
+        huggingface.Source(root=str(tmp_path), path="tables", inputs="x", test="other").load()
+
+
 @pytest.mark.skipif(importlib.util.find_spec("datasets") is not None, reason="datasets is installed")
 def test_a_name_on_the_hub_needs_the_package(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="pip install datasets"):
