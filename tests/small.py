@@ -19,6 +19,7 @@ SMALL = [
     "split.minimum=4",
     "federation.rounds=3",
     "federation.check_every=1",
+    "evaluation.histograms=0",  # nor pictures, which take longer than the run
     "federation.cohort_width=3",  # several clients a cohort, so that bits would show a rank-dependent grouping
     "local.batch_size=8",
     "local.epochs=1",
@@ -27,7 +28,11 @@ MODELS = {
     "mlp": ["model.name=mlp", "model.hidden=[12]"],
     "conv": ["model.name=cnn", "model.channels=[4,8]", "model.groups=2"],
 }
-SETTINGS: dict[str, list[str]] = {}  # what a method needs beyond its defaults to be quick on this data
+SETTINGS: dict[str, list[str]] = {  # what a method needs beyond its defaults to be quick on this data
+    "dense": ["method.epochs=2", "method.generator_steps=2", "method.batch_size=16", "method.latent=8", "method.width=4"],
+    "fedbens": ["method.structure=last", "method.members=2", "method.steps=4"],  # kron has no factors for GroupNorm
+    "fedfisher": ["method.fisher=diag", "method.steps=4"],
+}
 
 
 def settings(method: str, *more: str) -> list[str]:

@@ -1,0 +1,128 @@
+"""DENSE (Zhang et al. 2022): the clients' ensemble distilled into one model on inputs that a generator makes up.
+
+    client   theta_k <- solver on f_k from theta
+    server   teacher = Σ_k N_k logits_k / Σ_k N_k,    theta <- Σ_k N_k theta_k / Σ_k N_k,    and then, `epochs` times:
+             a new generator learns to make inputs x that the teacher takes for random labels y and the student not:
+                 CE(teacher(x), y) - diversity · KL(teacher(x) | student(x)) where their answers differ
+             theta learns KL(teacher | student) at a temperature on all batches made so far
+
+No data is used. Where the server holds validation points they choose among the epochs. The published term on statistics
+of BatchNorm has no meaning for models without it. Every rank does the server's work alike.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedddp.cohort import Cohort
+from fedddp.local import Point, check, sgd
+from fedddp.methods._descent import score_of
+from fedddp.methods._generator import generator
+from fedddp.methods._layers import outputs
+from fedddp.methods.fedavg import Clients
+from fedddp.objective import CrossEntropy
+from fedddp.reduce import Gather, Message, Totals
+from fedddp.task import Task
+
+Logits = Callable[[Tensor], Tensor]
+
+
+class Server(NamedTuple):
+    theta: Tensor  # [P]
+    rounds: Tensor  # [] so far: names the server's random stream
+
+
+@dataclass
+class Method:
+    epochs: int = 20  # batches to make; after each, one pass over all batches made so far
+    generator_steps: int = 30  # per batch
+    batch_size: int = 256
+    latent: int = 256  # numbers that a made-up input is made from
+    width: int = 64  # of the generator: its last layer's channels
+    generator_lr: float = 0.001  # of its Adam
+    diversity: float = 0.5
+    lr: float = 0.01  # of the student's SGD
+    momentum: float = 0.9
+    temperature: float = 20.0  # of the distillation
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "generator_steps", "latent", "width"):
+            check(f"method.{name}", getattr(self, name), getattr(self, name) >= 1, "at least 1")
+        check("method.batch_size", self.batch_size, self.batch_size >= 2, "at least 2")
+        for name in ("generator_lr", "lr", "temperature"):
+            check(f"method.{name}", getattr(self, name), getattr(self, name) > 0, "above 0")
+        check("method.diversity", self.diversity, self.diversity >= 0, "at least 0")
+
+    def init_server(self, task: Task) -> Server:
+        if type(task.objective) is not CrossEntropy or task.data.tokens:
+            raise ValueError("method.name=dense: makes up inputs of classes; use it for classification of numbers")
+        return Server(task.initial, torch.zeros((), dtype=torch.int64))
+
+    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
+        return Clients(local.memory(task, count))
+
+    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+        fit = local.minimise(cohort, server.theta, clients.solver)
+        message: Message = {"theta": Gather(fit.theta), "examples": Gather(cohort.num_examples)}
+        return Clients(fit.memory), message
+
+    def server_step(self, server: Server, total: Totals, task: Task) -> Server:
+        weight = total["examples"] / total["examples"].sum()
+
+        here = [(w, theta) for w, theta in zip(weight, total["theta"], strict=True) if w > 0]
+
+        def teacher(inputs: Tensor) -> Tensor:
+            return torch.stack([w * outputs(task, theta, inputs) for w, theta in here]).sum(0)
+
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.manual_seed(task.streams.key("generator", int(server.rounds), 0))
+            theta = self._distil(task, teacher, weight @ total["theta"])
+        return Server(theta, server.rounds + 1)
+
+    def _distil(self, task: Task, teacher: Logits, theta: Tensor) -> Tensor:
+        """The student, by validation the best it has been."""
+        solver = sgd.Solver(lr=self.lr, momentum=self.momentum)
+        state, best = solver.blank(1, task), theta.clone()
+        made: list[tuple[Tensor, Tensor]] = []
+        for _ in range(self.epochs):
+            inputs = self._make_up(task, teacher, theta)
+            made.append((inputs, teacher(inputs).detach()))
+            for number in torch.randperm(len(made)).tolist():
+                solver.step(theta[None], self._slope(task, theta, *made[number])[None], state, self.lr)
+            if task.data.validation is None or score_of(task, theta) > score_of(task, best):
+                best = theta.clone()
+        return best
+
+    def _slope(self, task: Task, theta: Tensor, inputs: Tensor, wanted: Tensor) -> Tensor:
+        """Gradient of T² KL(teacher | student)."""
+        leaf = theta.detach().requires_grad_()
+        student = (outputs(task, leaf, inputs) / self.temperature).log_softmax(1)
+        loss = F.kl_div(student, (wanted / self.temperature).softmax(1), reduction="batchmean") * self.temperature**2
+        return torch.autograd.grad(loss, leaf)[0]
+
+    def _make_up(self, task: Task, teacher: Logits, theta: Tensor) -> Tensor:
+        """The batch with the least loss on the way of a new generator."""
+        network = generator(task.data.input_shape, self.latent, self.width).to(task.device, task.dtype)
+        noise = torch.randn(self.batch_size, self.latent).to(task.device, task.dtype).requires_grad_()
+        labels = torch.randint(task.data.classes, (self.batch_size,)).to(task.device)
+        optimiser = torch.optim.Adam([*network.parameters(), noise], lr=self.generator_lr, betas=(0.5, 0.999))
+        best, least = noise, float("inf")
+        for _ in range(self.generator_steps):
+            inputs = network(noise)
+            loss = self._strangeness(teacher(inputs), outputs(task, theta, inputs), labels)
+            if loss.item() < least:
+                best, least = inputs.detach(), loss.item()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        return best
+
+    def _strangeness(self, teacher: Tensor, student: Tensor, labels: Tensor) -> Tensor:
+        """What a generator lowers: inputs of the wanted labels on which the student still errs."""
+        differ = (teacher.argmax(1) != student.argmax(1)).to(teacher.dtype)
+        apart = F.kl_div(student.log_softmax(1), teacher.log_softmax(1), reduction="none", log_target=True).sum(1)
+        return F.cross_entropy(teacher, labels) - self.diversity * (apart * differ).mean()
