@@ -1,7 +1,8 @@
 """Two halves of clients: small ones with few positives, large ones with many. The UCI Credit split.
 
 Of Ashman et al. (2022), as used in "Connecting Federated ADMM to Bayes" (App. E.2): 5 clients with 36 points, 6 % of
-them positive, and 5 with 67 points, 66 % positive. Not every point: what is beyond these sizes is given to nobody.
+them positive, and 5 with 67 points, 66 % positive. Where a class runs out, the other fills in. Not every point: what
+is beyond these sizes is given to nobody.
 """
 
 from dataclasses import dataclass, field
@@ -33,5 +34,10 @@ class Split(Settings):
         half = (torch.arange(self.clients) >= self.clients // 2).long()
         size = torch.tensor(self.sizes)[half]
         positive = (size * torch.tensor(self.positives, dtype=torch.float64)[half]).round().long()
-        counts = torch.stack([size - positive, positive], dim=1)[:, :classes]
-        return fill_up(deal_counts(targets, counts, generator), self.minimum, generator)
+        counts = torch.stack([size - positive, positive], dim=1)
+        for label, available in enumerate(class_sizes(targets).tolist()):
+            left = available - counts[:, label].cumsum(0)  # below 0: where this class runs out, the other fills in
+            lost = torch.minimum((-left).clamp_min(0), counts[:, label])
+            counts[:, label] -= lost
+            counts[:, 1 - label] += lost
+        return fill_up(deal_counts(targets, counts[:, :classes], generator), self.minimum, generator)

@@ -202,3 +202,10 @@ def test_dirichlet_draws_have_the_right_mean_and_spread():
     assert torch.allclose(draws.sum(1), torch.ones(20_000, dtype=torch.float64))
     assert torch.allclose(draws.mean(0), torch.full((4,), 0.25, dtype=torch.float64), atol=0.01)
     assert torch.allclose(draws.var(0), torch.full((4,), 0.25 * 0.75 / 3, dtype=torch.float64), rtol=0.05)
+
+
+def test_credit_fills_in_with_the_other_class():
+    targets = (torch.arange(520) < 200).long()  # 230 positives are wanted
+    parts = deal(credit.Split(), some(targets))
+    assert [len(part) for part in parts] == [36] * 5 + [67] * 5
+    assert [int(targets[part].sum()) for part in parts] == [2] * 5 + [44] * 4 + [14]
