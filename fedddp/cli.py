@@ -12,8 +12,7 @@ from fedddp import __version__, commands
 
 def main(words: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if words is None else words)
-    arguments = _parser().parse_args(words)
-    arguments.all_words = words
+    arguments = _parse(words)
     try:
         sys.exit(arguments.call(arguments))
     except BrokenPipeError:  # the reader of our output left: `fedddp list | head`
@@ -27,6 +26,18 @@ def main(words: Sequence[str] | None = None) -> None:
         if _speaks(error):
             print(f"fedddp: {_one_line(error)}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ValueError) else 1)
+
+
+def _parse(words: list[str]) -> argparse.Namespace:
+    """Options and key=value words in any order, which argparse alone does not allow."""
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(words)
+    if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "words")):
+        parser.error(f"not understood: {' '.join(rest)}")
+    if rest:
+        arguments.words += rest
+    arguments.all_words = words
+    return arguments
 
 
 def _parser() -> argparse.ArgumentParser:

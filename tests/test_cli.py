@@ -151,7 +151,7 @@ def test_a_full_disk_is_one_clear_line(tmp_path):
 
 def test_show_says_where_values_come_from(capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["show", "digits", "method=fedprox", "local.lr=0.3"])
+        main(["show", "digits", "--debug", "method=fedprox", "local.lr=0.3"])  # options and settings in any order
     assert stop.value.code == 0
     lines = {line.split(":")[0]: line for line in capsys.readouterr().out.splitlines()}
     assert lines["local.lr"].split() == ["local.lr:", "0.3", "#", "command", "line"]
