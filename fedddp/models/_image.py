@@ -41,3 +41,12 @@ def classifier(
         layers += [nn.Linear(inputs, outputs, bias=bias), nn.ReLU()]
         layers += [nn.Dropout(dropout)] if dropout else []
     return nn.Sequential(*body, *layers, nn.Linear([width, *hidden][-1], classes, bias=bias))
+
+
+def two_convolutions(
+    shape: tuple[int, ...], width: tuple[int, int], hidden: list[int], classes: int, bias: bool = True
+) -> nn.Module:
+    """conv 5x5 - pool - conv 5x5 - pool - hidden - classes, with ReLU"""
+    layers, depth = channels(shape)
+    layers += conv(depth, width[0], 5, bias=bias) + conv(*width, 5, bias=bias)
+    return classifier(layers, shape, hidden, classes, bias)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedddp.models._image import channels, classifier, conv
+from fedddp.models._image import two_convolutions
 
 
 @dataclass
 class Model:
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        layers, depth = channels(shape)
-        return classifier([*layers, *conv(depth, 64, 5), *conv(64, 64, 5)], shape, [384, 192], classes)
+        return two_convolutions(shape, (64, 64), [384, 192], classes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedddp.models._image import channels, classifier, conv
+from fedddp.models._image import two_convolutions
 
 
 @dataclass
@@ -15,6 +15,4 @@ class Model:
     bias: bool = False
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        layers, depth = channels(shape)
-        layers += conv(depth, 6, 5, bias=self.bias) + conv(6, 16, 5, bias=self.bias)
-        return classifier(layers, shape, [120, 84], classes, self.bias)
+        return two_convolutions(shape, (6, 16), [120, 84], classes, self.bias)

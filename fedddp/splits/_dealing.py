@@ -22,6 +22,17 @@ class Settings:
         check("split.minimum", self.minimum, self.minimum >= 0, "at least 0")
 
 
+@dataclass
+class Mixed(Settings):
+    """What every split by Dirichlet draws over classes can be told."""
+
+    alpha: float = 0.5  # small: few classes per client
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("split.alpha", self.alpha, self.alpha > 0, "above 0")
+
+
 def labels(examples: Examples) -> Tensor:
     """The class of each example [N], for splits that deal class by class."""
     targets = examples.targets

@@ -15,18 +15,16 @@ from torch import Tensor
 
 from fedddp.data import Examples
 from fedddp.local import check
-from fedddp.splits._dealing import Settings, class_sizes, deal_counts, labels, log_dirichlet
+from fedddp.splits._dealing import Mixed, class_sizes, deal_counts, labels, log_dirichlet
 
 
 @dataclass
-class Split(Settings):
-    alpha: float = 0.5  # small: few classes per client
+class Split(Mixed):
     parents: list[int] = field(default_factory=list)  # the coarse class of each class; none: no coarse classes
     child_alpha: float = 10.0  # of the mix within a coarse class
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check("split.alpha", self.alpha, self.alpha > 0, "above 0")
         check("split.child_alpha", self.child_alpha, self.child_alpha > 0, "above 0")
 
     def deal(self, examples: Examples, generator: torch.Generator) -> list[Tensor]:

@@ -11,17 +11,12 @@ import torch
 from torch import Tensor
 
 from fedddp.data import Examples
-from fedddp.local import check
-from fedddp.splits._dealing import Settings, class_sizes, counts_of, deal_counts, fill_up, labels, log_dirichlet
+from fedddp.splits._dealing import Mixed, class_sizes, counts_of, deal_counts, fill_up, labels, log_dirichlet
 
 
 @dataclass
-class Split(Settings):
+class Split(Mixed):
     alpha: float = 0.1  # small: a class lies with few clients
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check("split.alpha", self.alpha, self.alpha > 0, "above 0")
 
     def deal(self, examples: Examples, generator: torch.Generator) -> list[Tensor]:
         targets = labels(examples)

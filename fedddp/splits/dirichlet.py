@@ -15,18 +15,16 @@ from torch import Tensor
 
 from fedddp.data import Examples
 from fedddp.local import check
-from fedddp.splits._dealing import Settings, class_sizes, counts_of, deal_counts, fill_up, labels, log_dirichlet
+from fedddp.splits._dealing import Mixed, class_sizes, counts_of, deal_counts, fill_up, labels, log_dirichlet
 
 
 @dataclass
-class Split(Settings):
-    alpha: float = 0.5  # small: few classes per client
+class Split(Mixed):
     size_alpha: float = 1.0  # small: very unequal clients
     dealing: str = "exact"  # or published: see above
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check("split.alpha", self.alpha, self.alpha > 0, "above 0")
         check("split.size_alpha", self.size_alpha, self.size_alpha > 0, "above 0")
         check("split.dealing", self.dealing, self.dealing in ("exact", "published"), "exact or published")
 

@@ -97,9 +97,9 @@ def test_no_class_for_each_example_is_said(name):
 @pytest.mark.parametrize("name", [*WHOLE, "classes"])
 def test_sixty_thousand_points_over_a_thousand_clients_in_under_a_second(name):
     examples = some(torch.arange(60_000) % 10)
-    start = time.perf_counter()
+    start = time.process_time()  # others may use the machine too
     shards = Shards.of(deal(split(name, clients=1000), examples))
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
     assert shards.num_clients == 1000
 
 
