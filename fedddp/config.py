@@ -76,7 +76,7 @@ class Federation:
 class Evaluation:
     every: int = 1  # rounds between two evaluations; the last round is always evaluated
     samples: int = 32  # posterior samples to average, for methods that have a posterior
-    histograms: int = 10  # rounds between two histograms in TensorBoard; 0: none
+    histograms: int = 10  # rounds between two histograms in TensorBoard; 0: none, and no pictures
 
     def __post_init__(self) -> None:
         check("evaluation.every", self.every, self.every >= 1, "at least 1")
@@ -139,10 +139,13 @@ class Config:
         return self.seed if own is None else int(own)
 
     @property
+    def relevant(self) -> dict[str, Any]:
+        """Everything that can change a result, by dotted key."""
+        return {k: v for k, v in flatten(self.values) if not k.startswith(NO_EFFECT)}
+
+    @property
     def hash(self) -> str:
-        """Of everything that can change a result."""
-        relevant = {k: v for k, v in flatten(self.values) if not k.startswith(NO_EFFECT)}
-        return blake2b(json.dumps(relevant, sort_keys=True).encode(), digest_size=6).hexdigest()
+        return blake2b(json.dumps(self.relevant, sort_keys=True).encode(), digest_size=6).hexdigest()
 
     def build_module(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         if not isinstance(self.model, Custom):

@@ -16,19 +16,30 @@ CHUNK = 1000
 
 def evaluate(task: Task, exchange: Exchange, models: Tensor, examples: Examples | None = None) -> dict[str, float]:
     """Metrics of the averaged prediction of models [M, P]."""
-    examples = task.data.test if examples is None else examples
+    return task.objective.metrics(_tally(task, exchange, models, task.data.test if examples is None else examples))
+
+
+def reliability(task: Task, exchange: Exchange, models: Tensor) -> dict[str, list[float]]:
+    """Test examples in each bin of confidence, and the sums of confidence and of right answers; {} in a regression."""
+    bins = _tally(task, exchange, models, task.data.test).get("bins")
+    return {} if bins is None else dict(zip(("count", "confidence", "right"), bins.tolist(), strict=True))
+
+
+def _tally(task: Task, exchange: Exchange, models: Tensor, examples: Examples) -> dict[str, Tensor]:
     chunks = list(_chunks(len(examples)))
     empty = task.objective.tally(*_predict(task, models, examples, slice(0, 0)))
     parts: list[Message] = [{name: Sum(value.unsqueeze(0)) for name, value in empty.items()}]
     for chunk in chunks[exchange.rank :: exchange.world_size]:
         tally = task.objective.tally(*_predict(task, models, examples, chunk))
         parts.append({name: Sum(value.unsqueeze(0)) for name, value in tally.items()})
-    return task.objective.metrics(add_up(exchange, parts, len(chunks), task.device))
+    return add_up(exchange, parts, len(chunks), task.device)
 
 
-def evaluate_clients(task: Task, exchange: Exchange, store: ClientStore) -> dict[str, float]:
+def evaluate_clients(
+    task: Task, exchange: Exchange, store: ClientStore, examples: Examples | None = None
+) -> dict[str, float]:
     """The mean over clients of the metrics of each client's own model."""
-    examples, names = task.data.test, [""]
+    examples, names = task.data.test if examples is None else examples, [""]
     parts: list[Message] = []
     for theta in store.memory.theta:
         tallies = [task.objective.tally(*_predict(task, theta[None], examples, c)) for c in _chunks(len(examples))]

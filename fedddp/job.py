@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from fedddp import checkpoint, rng, tree
 from fedddp.config import DTYPES, Config, flatten, load_resolved
-from fedddp.data import Dataset
-from fedddp.evaluate import evaluate, evaluate_clients
+from fedddp.data import Dataset, Examples
+from fedddp.evaluate import evaluate, evaluate_clients, reliability
 from fedddp.exchange import Exchange
 from fedddp.federate import Federation, Report, checksum
 from fedddp.jobs import lock
@@ -34,6 +34,7 @@ from fedddp.splits import Shards
 from fedddp.store import ClientStore
 from fedddp.task import Task
 
+MOST_DRAWN = 1000  # clients in a picture of the split
 METRICS = ("accuracy", "nll", "ece", "brier", "rmse")
 
 
@@ -149,6 +150,8 @@ class Job:
         recorder = None
         if lead:
             recorder = Recorder(self.folder, task.rounds, done, self.config["method.name"], self.quiet)
+            if not done:
+                recorder.settings(self.config.relevant)
         if done:
             self._say(recorder, f"{self.folder}: goes on after round {done} of {task.rounds}")
         try:
@@ -186,17 +189,36 @@ class Job:
             if report.stop and finished < rounds:
                 self._say(recorder, f"stopped after round {finished} of {rounds}; go on with --resume")
                 return None
+        if done < rounds:
+            self._pictures(federation, server, recorder)
         return self._finish(federation, server)
 
     def _evaluate(self, federation: Federation, server: Any, finished: int) -> dict[str, float]:
         if finished % self.config.evaluation.every and finished != federation.task.rounds:
             return {}
         start = time.perf_counter()
-        if getattr(federation.method, "evaluates", "server") == "clients":
-            metrics = evaluate_clients(federation.task, self.exchange, federation.store)
-        else:
-            metrics = evaluate(federation.task, self.exchange, server.theta.unsqueeze(0))
+        metrics = self._metrics(federation, server, None)
+        if (held := federation.task.data.validation) is not None:
+            chosen = self._metrics(federation, server, held)
+            metrics |= {f"validation_{name}": value for name, value in chosen.items()}
         return metrics | {"seconds_evaluate": time.perf_counter() - start}
+
+    def _metrics(self, federation: Federation, server: Any, examples: Examples | None) -> dict[str, float]:
+        if _evaluates_clients(federation):
+            return evaluate_clients(federation.task, self.exchange, federation.store, examples)
+        return evaluate(federation.task, self.exchange, server.theta.unsqueeze(0), examples)
+
+    def _pictures(self, federation: Federation, server: Any, recorder: Recorder | None) -> None:
+        """Who has what, and how sure the final model is: for TensorBoard and for reports."""
+        task = federation.task
+        bins: dict[str, Any] = {}
+        if not _evaluates_clients(federation):
+            bins = reliability(task, self.exchange, server.theta.unsqueeze(0))
+        if recorder is not None:
+            numbers = {"reliability": bins} if bins else {}
+            if 1 < task.num_clients <= MOST_DRAWN:
+                numbers["split"] = _split(task)
+            recorder.pictures(numbers, draw=self.config.evaluation.histograms > 0)
 
     def _claim(self, resume: bool, held: ExitStack) -> None:
         """The folder is new, or holds a run of this very configuration that we were asked to go on with."""
@@ -350,6 +372,19 @@ def _communication(records: list[dict[str, Any]]) -> dict[str, float]:
     rounds = max(len(records), 1)
     everything = sum(r["active"] * (r["bytes_up"] + r["bytes_down"]) for r in records)
     return {"bytes_up": sum(up) / rounds, "bytes_down": sum(down) / rounds, "bytes_clients": everything}
+
+
+def _split(task: Task) -> dict[str, Any]:
+    """Who has how many examples of which class."""
+    from fedddp.split_picture import count  # brings matplotlib: only when a run is over
+
+    counts = count(task.shards, task.data.train.targets.cpu(), task.data.classes)
+    sizes = task.shards.num_examples.tolist()
+    return {"counts": counts.tolist(), "sizes": sizes, "names": list(task.data.label_names)}
+
+
+def _evaluates_clients(federation: Federation) -> bool:
+    return getattr(federation.method, "evaluates", "server") == "clients"
 
 
 def _histograms(report: Report, federation: Federation) -> dict[str, Tensor]:

@@ -46,6 +46,23 @@ class Recorder:
         self.board.flush()
         self._show(record)
 
+    def settings(self, values: dict[str, Any]) -> None:
+        """The run as a session of TensorBoard's HParams page; its scalars are the metrics there."""
+        from torch.utils.tensorboard.summary import hparams
+
+        plain = {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in values.items()}
+        _, session, _ = hparams(plain, {})  # type: ignore[no-untyped-call]
+        self.board.file_writer.add_summary(session, 0)
+
+    def pictures(self, numbers: dict[str, Any], draw: bool) -> None:
+        """The numbers behind the pictures, to file; drawn, to TensorBoard."""
+        (self.folder / "pictures.json").write_text(json.dumps(numbers) + "\n")
+        if draw and numbers:
+            from fedddp.pictures import draw_all  # brings matplotlib: half a second
+
+            for name, figure in draw_all(numbers, self.title).items():
+                self.board.add_figure(name, figure, self.rounds)
+
     def _show(self, record: dict[str, Any]) -> None:
         shown = {name: f"{record[name]:.4f}" for name in SHOWN if record.get(name) is not None}
         if self.bar is not None:
