@@ -1,15 +1,68 @@
-"""a table of finished runs"""
+"""finished runs as a table, csv or a web page: mean ± deviation over seeds, beside published numbers"""
 
 import argparse
 from pathlib import Path
 
+FORMATS = ("table", "md", "csv", "html")
+
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="all runs below are read")
+    parser.add_argument(
+        "--by", type=_words, default=["method"], metavar="KEY,...", help="first columns (default: method)"
+    )
+    parser.add_argument("--at", type=_rounds, default=[], metavar="ROUND,...", help="also after these rounds")
+    parser.add_argument(
+        "--metric", type=_words, default=[], metavar="NAME,...", help="default: accuracy, nll, ece or rmse"
+    )
+    parser.add_argument(
+        "--best-over",
+        type=_words,
+        default=[],
+        metavar="KEY,...",
+        help="keep the best of these by the first metric on held-out data",
+    )
+    parser.add_argument("--target", type=float, metavar="ACCURACY", help="rounds until it is reached")
+    parser.add_argument("--format", choices=FORMATS, help="default: by the name of --out, or table")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write here (html: report.html in the first DIR)")
 
 
 def call(arguments: argparse.Namespace) -> int:
-    from fedddp.report import table
+    from fedddp import report
 
-    print(table(arguments.folders))
+    kind, out = _where(arguments)
+    made = report.make(
+        arguments.folders, arguments.by, arguments.at, arguments.metric, arguments.best_over, arguments.target
+    )
+    if kind == "html":
+        from fedddp.report.page import page
+
+        text = page(made, ", ".join(folder.name or str(folder) for folder in arguments.folders))
+    else:
+        text = {"table": made.table.text, "md": made.table.md, "csv": made.table.csv}[kind]()
+    if out is None:
+        print(text)
+    else:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text + "\n", encoding="utf-8")
+        print(out)
     return 0
+
+
+def _where(arguments: argparse.Namespace) -> tuple[str, Path | None]:
+    """The format and the file; each follows from the other if it is not given."""
+    out: Path | None = arguments.out
+    suffix = out.suffix.lstrip(".") if out else ""
+    kind = arguments.format or (suffix if suffix in FORMATS else "table")
+    return kind, out or (arguments.folders[0] / "report.html" if kind == "html" else None)
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def _rounds(text: str) -> list[int]:
+    rounds = [int(word) for word in _words(text)]
+    if any(r < 1 for r in rounds):
+        raise argparse.ArgumentTypeError(f"{text}: rounds are counted from 1")
+    return rounds
