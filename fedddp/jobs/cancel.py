@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
-from fedddp.jobs import lock, slurm, ticket
+from fedddp.jobs import lock, queue, ticket
 
 
 def cancel(folders: Iterable[Path]) -> None:
@@ -20,7 +20,7 @@ def cancel(folders: Iterable[Path]) -> None:
             jobs.append(found.job)
         else:
             _ask(folder)
-    slurm.cancel(jobs)
+    queue.cancel(jobs)
 
 
 def _ask(folder: Path) -> None:

@@ -24,7 +24,7 @@ from fedddp.jobs.meeting import Place, meet
 from fedddp.jobs.runs import Run
 from fedddp.jobs.ticket import Ticket
 
-PRELOAD = ["fedddp.job", "fedddp.commands.run", "torch.utils.tensorboard"]
+PRELOAD = ["fedddp.job", "fedddp.commands.run", "torch.utils.tensorboard", "sklearn.datasets"]
 GRACE = 10.0  # seconds that the other ranks have to end after one failed
 
 

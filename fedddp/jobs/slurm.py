@@ -1,22 +1,21 @@
-"""Slurm through submitit: runs become job arrays whose elements are whole multi-rank jobs; states come from squeue.
+"""Slurm through submitit: runs become job arrays whose elements are whole multi-rank jobs.
 
 submitit writes the script, submits it and starts our task in every rank. What stops, requeues and counts retries is
 our own (fedddp/jobs/rank.py): submitit's handler would exit in the middle of a round, on rank 0 only, and takes every
 job of less than ten minutes for timed out.
 """
 
-import re
 import shlex
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import submitit
 
+from fedddp.jobs import queue
 from fedddp.jobs.profile import Profile, Size
 from fedddp.jobs.rank import Task
 from fedddp.jobs.runs import Run
@@ -92,7 +91,7 @@ class Cluster:
 
     def arrays(self, runs: Sequence[Run]) -> list[Sequence[Run]]:
         """Cut to what the cluster takes as one array."""
-        most = max_array_size() or len(runs) or 1
+        most = queue.max_array_size() or len(runs) or 1
         return [runs[start : start + most] for start in range(0, len(runs), most)]
 
     def script(self, runs: Sequence[Run]) -> str:
@@ -123,41 +122,3 @@ class Cluster:
     def task(self, run: Run) -> Task:
         folder = str(run.folder.absolute())
         return Task(folder, (f"{folder}/config.yaml",), self.profile.retries, self.profile.signal_delay)
-
-
-def max_array_size() -> int | None:
-    """How many elements an array may have; None where there is no Slurm to ask."""
-    found = re.search(r"MaxArraySize\s*=\s*(\d+)", _ask("scontrol", "show", "config"))
-    return int(found[1]) if found else None
-
-
-def states(jobs: Iterable[str]) -> dict[str, str]:
-    """Slurm's word for the state of each job it knows, and why it waits: squeue for the living, sacct for the rest."""
-    wanted = set(jobs)
-    found = _rows(wanted, "squeue", "--noheader", "--array", "--format", "%i|%T|%r")
-    ended = _rows(
-        wanted - found.keys(), "sacct", "--noheader", "--parsable2", "--allocations", "--format", "JobID,State"
-    )
-    return ended | found
-
-
-def _rows(jobs: set[str], *command: str) -> dict[str, str]:
-    """job -> the rest of its line."""
-    if not jobs:
-        return {}
-    ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
-    lines = (line.split("|", 1) for line in _ask(*command, "--jobs", ids).splitlines() if "|" in line)
-    return {job: rest for job, rest in lines if job in jobs}
-
-
-def cancel(jobs: Sequence[str]) -> None:
-    if jobs:
-        _ask("scancel", "--quiet", *jobs)
-
-
-def _ask(*command: str) -> str:
-    """A Slurm command's answer; nothing where it is not installed or does not know."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedddp.jobs import lock, slurm, ticket
+from fedddp.jobs import lock, queue, ticket
 from fedddp.jobs.ticket import Ticket
 
 ACTIVE = ("queued", "requeued", "running")
@@ -36,7 +36,7 @@ def look(folders: Iterable[Path]) -> dict[Path, State]:
     """The state of each run; the scheduler is asked once."""
     tickets = {folder: ticket.read(folder) for folder in folders}
     open_jobs = [t.job for f, t in tickets.items() if t and t.cluster == "slurm" and not _done(f)]
-    known = slurm.states(open_jobs)
+    known = queue.states(open_jobs)
     return {folder: _state(folder, found, known) for folder, found in tickets.items()}
 
 

@@ -4,8 +4,6 @@ import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from fedddp.records import write_json
-
 NAME = "job.json"
 
 
@@ -21,7 +19,9 @@ class Ticket:
 
     def write(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / NAME, asdict(self))
+        aside = folder / f".{NAME}"  # renamed when whole: a reader never sees half of it
+        aside.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        aside.rename(folder / NAME)
 
     def note(self, folder: Path, outcome: str) -> None:
         replace(self, outcome=outcome).write(folder)
