@@ -76,13 +76,20 @@ class Cohort:
         steps = self.steps(epochs, batch_size)
         working = (steps.unsqueeze(0) > torch.arange(table.shape[1]).unsqueeze(1)).sum(1).tolist()
         short = (~valid).any(2)
-        train, device = self.task.data.train, self.task.device
+        device = self.task.device
         for step, rows in enumerate(working):
             index = table[:rows, step].to(device)
             weights = None
             if bool(short[:rows, step].any()):
                 weights = valid[:rows, step].to(device, self.task.dtype)
-            yield Batch(self.task.data.prepare(train.inputs[index], self.task.dtype), train.targets[index], weights)
+            yield self._batch(index, weights)
+
+    def _batch(self, index: Tensor, weights: Tensor | None) -> Batch:
+        """The examples index [c, B]; whole rows are copied, many times faster than by general indexing."""
+        train, flat = self.task.data.train, index.reshape(-1)
+        inputs = train.inputs.index_select(0, flat).view(*index.shape, *train.inputs.shape[1:])
+        targets = train.targets.index_select(0, flat).view(*index.shape, *train.targets.shape[1:])
+        return Batch(self.task.data.prepare(inputs, self.task.dtype), targets, weights)
 
     def _table(self, epochs: int, batch_size: int) -> tuple[Tensor, Tensor]:
         """Example index [C, steps, B] and whether it is real; a client's order depends on its own key alone."""
@@ -112,8 +119,7 @@ class Cohort:
             offset = self.task.shards.offsets[list(self.ids[:rows])].unsqueeze(1)
             index = self.task.shards.order[offset + torch.minimum(position, sizes[:rows].unsqueeze(1) - 1)]
             weights = None if bool(valid.all()) else valid.to(self.task.device, self.task.dtype)
-            train, index = self.task.data.train, index.to(self.task.device)
-            yield Batch(self.task.data.prepare(train.inputs[index], self.task.dtype), train.targets[index], weights)
+            yield self._batch(index.to(self.task.device), weights)
 
     def full_grad(self, theta: Tensor) -> Tensor:
         """Gradient [C, P] of each client's *sum* loss f_k at theta [C, P]."""

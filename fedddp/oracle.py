@@ -1,4 +1,4 @@
-"""Gradients for a stack of clients: one row each, by vmap or by a loop; callers cannot tell."""
+"""Gradients for a stack of clients, a row each: by hand for dense chains, by vmap or by a loop; callers cannot tell."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fedddp.dense import Chain
 from fedddp.dropout import Dropout
 from fedddp.objective import Objective
 from fedddp.params import Layout
@@ -19,6 +20,7 @@ class Oracle:
     def __init__(self, module: nn.Module, layout: Layout, objective: Objective, vectorise: bool = True) -> None:
         self.module, self.layout, self.objective, self.vectorise = module, layout, objective, vectorise
         self.dropout = Dropout(module)
+        self.chain = Chain.of(module, layout, objective) if vectorise else None
         self._stacked: Callable[..., Tensor] = vmap(self._loss)
 
     def __call__(
@@ -34,9 +36,12 @@ class Oracle:
 
         Without masks there is no dropout. A single row is always looped: vmap of one costs more and gives nothing.
         """
+        grad = torch.empty_like(theta) if out is None else out
+        if self.chain is not None and self.chain.takes(inputs):
+            with torch.enable_grad():
+                return grad, self.chain(theta, inputs, targets, weights, grad)
         self.dropout.probe(inputs)
         self.module.train(bool(masks) or not self.dropout)
-        grad = torch.empty_like(theta) if out is None else out
         with torch.enable_grad():
             if self.vectorise and len(theta) > 1:
                 return grad, self._by_vmap(theta, inputs, targets, weights, grad, masks)

@@ -32,18 +32,27 @@ class Solver(Point):
 
     def blank(self, rows: int, task: Task) -> Moments:
         zeros = torch.zeros(2, rows, task.layout.numel, dtype=task.dtype, device=task.device)
-        return Moments(zeros[0], zeros[1], zeros.new_zeros(rows))
+        return Moments(zeros[0], zeros[1], torch.zeros(rows, device=task.device))
 
     def step(self, theta: Tensor, grad: Tensor, state: Moments, lr: float) -> None:
-        """m <- β1 m + (1-β1) g;  v <- β2 v + (1-β2) g²;  theta <- theta - lr·m̂/(√v̂ + eps)."""
-        if self.weight_decay and self.decoupled:
-            theta.mul_(1 - lr * self.weight_decay)
-        elif self.weight_decay:
-            grad.add_(theta, alpha=self.weight_decay)
+        """m <- β1 m + (1-β1) g;  v <- β2 v + (1-β2) g²;  theta <- theta - lr·m̂/(√v̂ + eps).
+
+        torch's fused kernel does it in one pass over memory; each client is a tensor with its own step counter.
+        """
         state.taken.add_(1)
-        state.first.lerp_(grad, 1 - self.beta1)
-        state.second.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
-        step_size = (lr / (1 - self.beta1**state.taken)).unsqueeze(1)  # [c, 1]
-        correction = (1 - self.beta2**state.taken).rsqrt().unsqueeze(1)
-        root = torch.sqrt(state.second, out=grad).mul_(correction).add_(self.eps)
-        theta.sub_(torch.div(state.first, root, out=grad).mul_(step_size))
+        kernel = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
+        kernel(
+            theta.unbind(),
+            grad.unbind(),
+            state.first.unbind(),
+            state.second.unbind(),
+            [],
+            state.taken.unbind(),
+            lr=lr,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            weight_decay=self.weight_decay,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+        )
