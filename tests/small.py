@@ -29,7 +29,7 @@ MODELS = {
     "conv": ["model.name=cnn", "model.channels=[4,8]", "model.groups=2"],
 }
 SETTINGS: dict[str, list[str]] = {  # what a method needs beyond its defaults to be quick on this data
-    "dense": ["method.epochs=2", "method.generator_steps=2", "method.batch_size=16", "method.latent=8", "method.width=4"],
+    "dense": ["method.epochs=2", "method.generator_steps=2", "method.batch_size=16", "method.width=4"],
     "fedbens": ["method.structure=last", "method.members=2", "method.steps=4"],  # kron has no factors for GroupNorm
     "fedfisher": ["method.fisher=diag", "method.steps=4"],
 }
