@@ -1,0 +1,107 @@
+"""Mime (Karimireddy et al. 2020b): every local step mimics a step of the server's optimiser on all data.
+
+    phase 1  c       <- Σ_k N_k ∇loss_k(theta) / Σ_k N_k
+    phase 2  theta_k <- local steps along U(∇loss_k(theta_k; batch) - ∇loss_k(theta; batch) + c), from theta
+             theta   <- Σ_k N_k theta_k / Σ_k N_k
+             m       <- beta1 m + (1 - beta1) c,    s <- as in adam, yogi or adagrad
+
+    U(g) = (1 - beta1) g + beta1 m,    over √s + tau for the adaptive rules
+
+The server's statistics m and s stay fixed during the local steps. The solver is plain SGD on a cohort whose
+gradients are turned into such directions.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedddp.cohort import Batch, Cohort
+from fedddp.local import Point, check, sgd
+from fedddp.methods import Phase
+from fedddp.methods._server_optimiser import RULES, SECOND, Moments, remember, start
+from fedddp.methods.fedavg import Clients
+from fedddp.reduce import Mean, Message, Totals
+from fedddp.task import Task
+
+
+class Server(NamedTuple):
+    theta: Tensor  # [P]
+    gradient: Tensor  # [P] c, of this round's clients
+    moments: Moments
+
+
+@dataclass(kw_only=True)
+class Steered(Cohort):
+    """A cohort whose gradients are turned before the solver sees them."""
+
+    turn: Callable[[Tensor, Batch], Tensor]
+
+    def grad(self, theta: Tensor, batch: Batch, out: Tensor | None = None) -> Tensor:
+        return self.turn(super().grad(theta, batch, out), batch)
+
+
+def steer(cohort: Cohort, turn: Callable[[Tensor, Batch], Tensor]) -> Steered:
+    steered = Steered(cohort.ids, cohort.round, cohort.task, cohort.oracle, turn=turn)
+    steered.tally = cohort.tally
+    return steered
+
+
+@dataclass
+class Method:
+    optimiser: str = "sgd"  # or adam, yogi, adagrad
+    momentum: float = 0.9  # beta1
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        check("method.optimiser", self.optimiser, self.optimiser in RULES, " or ".join(RULES))
+        check("method.momentum", self.momentum, 0 <= self.momentum < 1, "in [0, 1)")
+        check("method.beta2", self.beta2, 0 <= self.beta2 < 1, "in [0, 1)")
+        check("method.tau", self.tau, self.tau > 0, "above 0")
+
+    def init_server(self, task: Task) -> Server:
+        return Server(task.initial, torch.zeros_like(task.initial), start(task.initial, self.optimiser, self.tau))
+
+    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
+        plain = isinstance(local, sgd.Solver) and not local.momentum
+        check("local", type(local).__module__.rpartition(".")[2], plain, "sgd without momentum: it is the server's")
+        return Clients(local.memory(task, count))
+
+    def phase(self, server: Server, index: int) -> Phase | None:
+        phases = [
+            Phase(self.gradient_step, self.keep_gradient, ("theta",)),
+            Phase(self.client_step, self.server_step, ("gradient", "moments")),
+        ]
+        return phases[index] if index < len(phases) else None
+
+    def gradient_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+        return clients, {"gradient": full_gradient(server.theta, cohort)}
+
+    def keep_gradient(self, server: Server, total: Totals, task: Task) -> Server:
+        return server._replace(gradient=total["gradient"])
+
+    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+        def turn(grad: Tensor, batch: Batch) -> Tensor:
+            there, _ = cohort.oracle(server.theta.expand_as(grad), *batch)
+            return self.direction(grad - there + server.gradient, server.moments)
+
+        fit = local.minimise(steer(cohort, turn), server.theta, clients.solver)
+        return Clients(fit.memory), {"theta": Mean(fit.theta, weight=cohort.num_examples)}
+
+    def server_step(self, server: Server, total: Totals, task: Task) -> Server:
+        moments = remember(server.moments, server.gradient, self.optimiser, self.momentum, self.beta2)
+        return Server(total["theta"], server.gradient, moments)
+
+    def direction(self, gradient: Tensor, moments: Moments) -> Tensor:
+        """The optimiser's step U, with its statistics as they are."""
+        first = (1 - self.momentum) * gradient + self.momentum * moments.first
+        return first / (moments.second.sqrt() + self.tau) if self.optimiser in SECOND else first
+
+
+def full_gradient(theta: Tensor, cohort: Cohort) -> Mean:
+    """The gradient of all active clients' mean loss over all of their examples."""
+    count = cohort.num_examples
+    return Mean(cohort.full_grad(theta.expand(len(cohort), -1)) / count.unsqueeze(1), weight=count)
