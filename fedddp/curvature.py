@@ -17,14 +17,25 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev, vjp, vmap
 
 from fedddp.cohort import Cohort
+from fedddp.gaussian import Family, full, isotropic
 from fedddp.objective import Objective
 from fedddp.task import Task
 
+CURVATURES = ("ggn", "exact")
 CHUNK = 256  # examples at a time
 ROOM = 1 << 24  # numbers that a chunk's per-example gradients or Jacobians may take
 
 Columns = Callable[[Tensor, Tensor], Iterator[Tensor]]  # outputs, targets -> vectors a_i at the outputs, [B, ...] each
 Squares = Callable[[Task, Tensor, Tensor, Tensor, Columns], Tensor]
+
+
+def curvature(cohort: Cohort, theta: Tensor, family: Family, kind: str = "ggn", samples: int = 0) -> Tensor:
+    """The curvature of f_k at theta [C, P] as a precision of the family: [C, 1], [C, P] or [C, P, P]."""
+    if family is full:
+        return ggn_full(cohort, theta) if kind == "ggn" else exact_hessian(cohort, theta)
+    exact = kind == "exact"
+    diag = exact_hessian(cohort, theta).diagonal(dim1=1, dim2=2) if exact else ggn_diag(cohort, theta, samples)
+    return diag.mean(1, keepdim=True) if family is isotropic else diag
 
 
 def ggn_diag(cohort: Cohort, theta: Tensor, samples: int = 0) -> Tensor:

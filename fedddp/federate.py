@@ -208,6 +208,9 @@ class Federation:
         for name, leaf in tree.leaves(server).items():
             if leaf.is_floating_point() and not bool(leaf.isfinite().all()):
                 raise Diverged(f"round {number}: the server's {name} is not finite (a smaller step may help)")
+        improper = self.method.improper(server) if hasattr(self.method, "improper") else ""
+        if improper:
+            raise Diverged(f"round {number}: {type(self.method).__module__.rpartition('.')[2]}: {improper}")
 
     def check_equal(self, server: Any, number: int) -> None:
         """All ranks hold the same server state, or the run stops."""

@@ -156,3 +156,10 @@ class Full:
 
 diagonal, isotropic, full = Diagonal(), Isotropic(), Full()
 FAMILIES: dict[str, Family] = {family.name: family for family in (isotropic, diagonal, full)}
+
+
+def family_of(lam: Tensor) -> Family:
+    """The family whose layout an unstacked lam has; for one parameter, diagonal and full are the same."""
+    if lam.dim() == 1:
+        return isotropic
+    return diagonal if lam.shape[0] == 2 else full

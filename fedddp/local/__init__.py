@@ -1,15 +1,19 @@
 """Local solvers: what a cohort does between two exchanges. One file each, a dataclass `Solver`.
 
 A *point* solver lowers loss + energy(site)/num_examples, so that a learning rate means what it means in the papers;
-f_k = num_examples x loss is what a site adds to. What a solver remembers of a client (momentum, counters) is
-given in and handed back, never kept in the solver.
+f_k = num_examples x loss is what a site adds to. A *posterior* solver lowers
+
+    E_q[f_k + energy(cavity)] + entropy_weight · E_q[log q]
+
+over Gaussians q of a family. What a solver remembers of a client (momentum, counters) is given in and handed back,
+never kept in the solver.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import cos, pi
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -34,6 +38,23 @@ class Fit(NamedTuple):
     theta: Tensor  # [C, P]
     memory: Any  # the solver's own, a NamedTuple of tensors [C, ...]
     steps: Tensor  # [C] steps taken
+
+
+class PosteriorFit(NamedTuple):
+    lam: Tensor  # [C, ...] natural parameters, in the layout of the family
+    memory: Any
+    steps: Tensor  # [C]
+
+
+class Posterior(Protocol):
+    """What a method on natural parameters asks of its solver."""
+
+    def memory(self, task: Task, count: int) -> Any: ...
+
+    def fit(
+        self, cohort: Cohort, cavity: Tensor, entropy_weight: float, start: Tensor, memory: Any, family: Family
+    ) -> PosteriorFit:
+        """`cavity` [C, ...] is a factor of its own for each client; `start` [...] is where all of them begin."""
 
 
 @dataclass
@@ -90,24 +111,33 @@ class Point(Settings, ABC):
         memory: Any,
         site: Tensor | None = None,
         family: Family = gaussian.diagonal,
+        watch: Callable[[int, Tensor], None] | None = None,
     ) -> Fit:
         """theta [C, P] that lowers f_k + energy(site), started from `start` [P] or [C, P].
 
-        `site` holds natural parameters for all clients or a row for each; None is no site.
+        `site` holds natural parameters for all clients or a row for each; None is no site. `watch` is shown every
+        step's number and the rows [c, P] that it moved.
         """
         theta = start.expand(len(cohort), -1).clone()
         state = type(memory)(*memory) if self.keep else self.blank(len(cohort), cohort.task)
         pull = None if site is None else _per_example(site, cohort)
         grad, lr = torch.empty_like(theta), self.rate(cohort)
-        for batch in cohort.batches(self.epochs, self.batch_size):
+        for number, batch in enumerate(cohort.batches(self.epochs, self.batch_size)):
             rows = len(batch.inputs)
             here, slope = theta[:rows], cohort.grad(theta[:rows], batch, out=grad[:rows])
             if pull is not None:
                 slope += family.energy_grad(pull[:rows], here)
             if self.clip:
-                slope *= (self.clip / slope.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
+                clip(slope, self.clip)
             self.step(here, slope, type(state)(*(leaf[:rows] for leaf in state)), lr)
+            if watch is not None:
+                watch(number, here)
         return Fit(theta, state if self.keep else memory, cohort.steps(self.epochs, self.batch_size))
+
+
+def clip(grad: Tensor, most: float) -> None:
+    """Shorten rows [c, P] whose norm is above `most`, in place."""
+    grad *= (most / grad.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
 
 
 def _per_example(site: Tensor, cohort: Cohort) -> Tensor:

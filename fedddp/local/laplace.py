@@ -1,0 +1,69 @@
+"""Laplace's approximation: the minimiser of f_k + energy(cavity), then the curvature of the client's own data there.
+
+    theta     = argmin f_k + energy(cavity)                        by another solver, local.point
+    precision = (H_k(theta) + cavity precision)/entropy_weight     in the family of the posterior
+
+With curvature=none the precision stays as it was at the start: Gaussians of a fixed covariance, which with precision
+1 turn a method on natural parameters into its point version (the delta approximation).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedddp import registry
+from fedddp.cohort import Cohort
+from fedddp.curvature import CURVATURES, curvature
+from fedddp.gaussian import Family, diagonal, isotropic
+from fedddp.local import PosteriorFit, Settings, check
+from fedddp.task import Task
+
+POINTS = ("adam", "sgd")
+
+
+@dataclass
+class Solver(Settings):
+    lr: float = 0.001
+    point: str = "adam"  # the solver of the point optimum
+    args: dict[str, Any] = field(default_factory=dict)  # its own settings, beside those here
+    curvature: str = "ggn"  # or exact (the Hessian, for small models), or none
+    samples: int = 0  # random signs for each example in a diagonal GGN; 0: exact
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kinds = (*CURVATURES, "none")
+        check("local.point", self.point, self.point in POINTS, " or ".join(POINTS))
+        check("local.curvature", self.curvature, self.curvature in kinds, " or ".join(kinds))
+        check("local.samples", self.samples, self.samples >= 0, "0 for exact, or a number of samples")
+        self.solver()  # so that a mistake in args shows at once
+
+    def solver(self) -> Any:
+        shared = {name: getattr(self, name) for name in Settings.__dataclass_fields__}
+        try:
+            return registry.find("local", self.point)(**{**shared, **self.args})
+        except TypeError as error:
+            raise ValueError(f"local.args={self.args}: not understood by {self.point}: {error}") from error
+
+    def memory(self, task: Task, count: int) -> Any:
+        return self.solver().memory(task, count)
+
+    def fit(
+        self, cohort: Cohort, cavity: Tensor, entropy_weight: float, start: Tensor, memory: Any, family: Family
+    ) -> PosteriorFit:
+        site, site_family = cavity, family
+        if family is isotropic:
+            site, site_family = _as_diagonal(cavity), diagonal
+        found = self.solver().minimise(cohort, family.mean(start), memory, site, site_family)
+        if self.curvature == "none":
+            precision = family.precision(start)
+        else:
+            own = curvature(cohort, found.theta, family, self.curvature, self.samples)
+            precision = (own + family.precision(cavity)) / entropy_weight
+        return PosteriorFit(family.natural(found.theta, precision), found.memory, found.steps)
+
+
+def _as_diagonal(lam: Tensor) -> Tensor:
+    shift = isotropic.shift(lam)
+    return torch.stack([shift, isotropic.precision(lam).expand_as(shift)], dim=-2)

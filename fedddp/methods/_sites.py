@@ -1,0 +1,99 @@
+"""What the methods on natural parameters share: a Gaussian at the server, a likelihood site at each client.
+
+    client   q_k <- argmin E_q[f_k/τ + <dual_k, T(theta)>] + rho KL(q || q_server)
+                  = argmin E_q[f_k + energy(cavity)] + τ rho E_q[log q],    cavity = τ (rho lam_server - dual_k)
+
+`dual_k` has the layout of natural parameters and the sign of a likelihood site, so lam_server = lam_0 + Σ_k dual_k at
+a fixed point. The server keeps that total by the changes of active clients.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedddp import gaussian
+from fedddp.cohort import Cohort
+from fedddp.gaussian import FAMILIES, Family
+from fedddp.local import Posterior, check
+from fedddp.task import Task
+
+
+class Server(NamedTuple):
+    lam: Tensor  # the posterior's natural parameters
+    sites: Tensor  # lam_0 + the sum of the duals of all clients, active or not
+
+    @property
+    def theta(self) -> Tensor:
+        """[P] the mean, which is what a point prediction uses."""
+        return gaussian.family_of(self.lam).mean(self.lam)
+
+
+class Clients(NamedTuple):
+    dual: Tensor  # [C, ...]
+    solver: Any
+
+
+@dataclass
+class Settings:
+    """What every method on natural parameters can be told."""
+
+    delta: float = 1.0  # the prior's precision; its mean is 0
+    temperature: float = 1.0  # τ: the likelihood's tempering
+    covariance: str = "diagonal"  # or isotropic, or full
+
+    def __post_init__(self) -> None:
+        check("method.delta", self.delta, self.delta > 0, "above 0")
+        check("method.temperature", self.temperature, self.temperature > 0, "above 0")
+        check("method.covariance", self.covariance, self.covariance in FAMILIES, " or ".join(FAMILIES))
+
+    @property
+    def family(self) -> Family:
+        return FAMILIES[self.covariance]
+
+    def init_server(self, task: Task) -> Server:
+        prior = self.family.natural(torch.zeros_like(task.initial), self.delta)
+        return Server(prior, prior)
+
+    def init_clients(self, count: int, task: Task, local: Posterior) -> Clients:
+        if not hasattr(local, "fit"):
+            raise ValueError("local.name: this method needs a solver for posteriors: choose ivon, laplace or von")
+        prior = self.init_server(task).lam
+        return Clients(prior.new_zeros(count, *prior.shape), local.memory(task, count))
+
+    def fit(self, server: Server, clients: Clients, cohort: Cohort, local: Posterior, rho: float) -> tuple[Tensor, Any]:
+        """lam of q_k, and the solver's memory."""
+        cavity = self.temperature * (rho * server.lam - clients.dual)
+        start = server.lam
+        if cohort.round == 0:  # a network started at the prior's mean, 0, would never break its symmetry
+            start = self.family.natural(cohort.task.initial, self.family.precision(start))
+        found = local.fit(cohort, cavity, self.temperature * rho, start, clients.solver, self.family)
+        bad = int(self.family.improper(found.lam).sum())
+        if bad:
+            name = type(self).__module__.rpartition(".")[2]
+            raise ValueError(f"{name}: {bad} precisions of the client's posterior are not positive: {REMEDY}")
+        return found.lam, found.memory
+
+    def improper(self, server: Server) -> str:
+        """What is wrong with the server's posterior, if anything; the engine adds the method and the round."""
+        bad = int(self.family.improper(server.lam).sum())
+        return f"{bad} precisions of the server's posterior are not positive: {REMEDY}" if bad else ""
+
+
+REMEDY = "a smaller method.damping or a larger method.delta helps"
+
+
+def dual_rate(damping: float | str, warmup: int, cohort: Cohort) -> Tensor:
+    """[C] the step of each client's dual: a number, 1/K, or N_k/N, which it also is in the first `warmup` rounds."""
+    task = cohort.task
+    if damping == "N_k/N" or cohort.round < warmup:
+        return cohort.num_examples / int(task.num_examples.sum())
+    step = 1 / task.num_clients if damping == "1/K" else float(damping)
+    return torch.full_like(cohort.num_examples, step)
+
+
+def check_damping(damping: float | str, warmup: int) -> None:
+    fine = damping in ("1/K", "N_k/N") if isinstance(damping, str) else 0 < damping <= 1
+    check("method.damping", damping, fine, "a number in (0, 1], 1/K or N_k/N")
+    check("method.warmup", warmup, warmup >= 0, "at least 0")

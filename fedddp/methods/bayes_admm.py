@@ -1,0 +1,47 @@
+"""BayesADMM ("Federated ADMM from Bayesian Duality", Fig. 2b, Alg. 1 and App. C.4, D).
+
+    client   q_k    <- argmin E_q[f_k/τ + <dual_k, T(theta)>] + rho KL(q || q_server)
+             dual_k <- dual_k + damping rho (lam_k - lam)
+    server   lam    <- (1 - alpha) Mean_k lam_k + alpha (lam_0 + Σ_k dual_k),    alpha = 1/(1 + rho K)
+
+With covariance=diagonal and the solver ivon this is Alg. 1; with full and von, App. C.4. On conjugate problems with
+rho = 1/K it is done after one round. With alpha=1 and rho=1 it is damped PVI.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedddp.cohort import Cohort
+from fedddp.local import Posterior, check
+from fedddp.methods._sites import Clients, Server, Settings
+from fedddp.reduce import Mean, Message, Sum, Totals
+from fedddp.task import Task
+
+
+@dataclass
+class Method(Settings):
+    rho: float = 0.1
+    damping: float = 1.0  # γ: the dual's step is damping x rho
+    alpha: float = 0.0  # weight of the sites in the server's step; 0: 1/(1 + rho K)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("method.rho", self.rho, self.rho > 0, "above 0")
+        check("method.damping", self.damping, 0 < self.damping <= 1, "in (0, 1]")
+        check("method.alpha", self.alpha, 0 <= self.alpha <= 1, "in (0, 1], or 0 for 1/(1 + rho K)")
+
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: Posterior
+    ) -> tuple[Clients, Message]:
+        lam, solver = self.fit(server, clients, cohort, local, self.rho)
+        change = self.dual_change(lam, server.lam)
+        return Clients(clients.dual + change, solver), {"lam": Mean(lam), "dual_change": Sum(change)}
+
+    def dual_change(self, lam: Tensor, anchor: Tensor) -> Tensor:
+        return self.damping * self.rho * (lam - anchor)
+
+    def server_step(self, server: Server, total: Totals, task: Task) -> Server:
+        alpha = self.alpha or 1 / (1 + self.rho * task.num_clients)
+        sites = server.sites + total["dual_change"]
+        return Server((1 - alpha) * total["lam"] + alpha * sites, sites)

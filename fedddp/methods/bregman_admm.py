@@ -1,0 +1,25 @@
+"""BregmanADMM (Wang & Banerjee 2014; as in "Federated ADMM from Bayesian Duality", App. F): duals step on mu, not lam.
+
+    client   q_k as in bayes_admm
+             v_k <- v_k + rho (m_k - m),    u_k <- u_k - 2 rho (m_k² + 1/s_k - m² - 1/s)
+    server   as in bayes_admm
+
+The multiplier of mu = (m, m² + 1/s) is (v, -½u). Fixed points are those of bayes_admm, the way there is longer.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedddp.methods import bayes_admm
+
+
+@dataclass
+class Method(bayes_admm.Method):
+    def dual_change(self, lam: Tensor, anchor: Tensor) -> Tensor:
+        """Our mu has -½(m² + 1/s) in its second part, where u belongs: -2·Δ(m² + 1/s) = 4·Δ(-½(m² + 1/s))."""
+        moved = self.family.expectation(lam) - self.family.expectation(anchor)
+        weight = torch.full_like(moved[0], 4.0)
+        self.family.shift(weight).fill_(1.0)
+        return self.damping * self.rho * weight * moved

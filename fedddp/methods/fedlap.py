@@ -1,0 +1,71 @@
+"""FedLap ("Connecting Federated ADMM to Bayes", Eq. 9): PVI with Gaussians of fixed covariance 1/delta.
+
+    client   w_k <- argmin f_k(w) + <v_k, w> + ½ delta |w - w_server|²
+             v_k <- v_k + damping delta (w_k - w_server)
+    server   w_server <- Σ_k v_k / delta
+
+The paper's v_k is ours over delta. At the fixed point w_server is the pooled minimiser with weight decay delta.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedddp.cohort import Cohort
+from fedddp.local import Point, check
+from fedddp.methods._sites import check_damping, dual_rate
+from fedddp.reduce import Message, Sum, Totals
+from fedddp.task import Task
+
+
+class Server(NamedTuple):
+    theta: Tensor  # [P]
+    duals: Tensor  # [P] sum of the duals of all clients, active or not
+
+
+class Clients(NamedTuple):
+    dual: Tensor  # [C, P]
+    solver: Any
+
+
+@dataclass
+class Method:
+    delta: float = 1.0
+    damping: float | str = "N_k/N"  # a number, 1/K or N_k/N
+    warmup: int = 0  # first rounds in which it is N_k/N, whatever damping says
+
+    def __post_init__(self) -> None:
+        check("method.delta", self.delta, self.delta > 0, "above 0")
+        check_damping(self.damping, self.warmup)
+
+    def init_server(self, task: Task) -> Server:
+        nothing = torch.zeros_like(task.initial)
+        return Server(nothing, nothing)
+
+    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
+        return Clients(task.initial.new_zeros(count, len(task.initial)), local.memory(task, count))
+
+    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+        fit = local.minimise(cohort, begin(server.theta, cohort), clients.solver, self.site(server, clients))
+        change = self.dual_change(server, fit.theta, cohort)
+        return Clients(clients.dual + change, fit.memory), {"dual_change": Sum(change)}
+
+    def site(self, server: Server, clients: Clients) -> Tensor:
+        """[C, 2, P] the server's pull minus the client's own dual."""
+        shift = self.delta * server.theta - clients.dual
+        return torch.stack([shift, torch.full_like(shift, self.delta)], dim=-2)
+
+    def dual_change(self, server: Server, theta: Tensor, cohort: Cohort) -> Tensor:
+        step = self.delta * dual_rate(self.damping, self.warmup, cohort)
+        return step.unsqueeze(1) * (theta - server.theta)
+
+    def server_step(self, server: Server, total: Totals, task: Task) -> Server:
+        duals = server.duals + total["dual_change"]
+        return Server(duals / self.delta, duals)
+
+
+def begin(anchor: Tensor, cohort: Cohort) -> Tensor:
+    """The first round starts at the network's initialisation: at the prior's mean, 0, it would stay symmetric."""
+    return cohort.task.initial if cohort.round == 0 else anchor

@@ -1,0 +1,38 @@
+"""Partitioned variational inference (Ashman et al. 2022; "Connecting Federated ADMM to Bayes", Eq. 5-6), damped or not.
+
+    client   q_k    <- argmin E_q[f_k/τ + <dual_k, T(theta)>] + KL(q || q_server)
+             dual_k <- dual_k + damping (lam_k - lam)
+    server   lam    <- lam_0 + Σ_k dual_k
+
+At a fixed point dual_k = -∇_mu E_q[f_k/τ]. damping=1 is the undamped method, which may diverge.
+"""
+
+from dataclasses import dataclass
+
+from fedddp.cohort import Cohort
+from fedddp.local import Posterior
+from fedddp.methods._sites import Clients, Server, Settings, check_damping, dual_rate
+from fedddp.reduce import Message, Sum, Totals
+from fedddp.task import Task
+
+
+@dataclass
+class Method(Settings):
+    damping: float | str = "1/K"  # a number, 1/K or N_k/N
+    warmup: int = 0  # first rounds in which it is N_k/N, whatever damping says
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_damping(self.damping, self.warmup)
+
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: Posterior
+    ) -> tuple[Clients, Message]:
+        lam, solver = self.fit(server, clients, cohort, local, rho=1.0)
+        step = dual_rate(self.damping, self.warmup, cohort)
+        change = step.view(-1, *[1] * (lam.dim() - 1)) * (lam - server.lam)
+        return Clients(clients.dual + change, solver), {"dual_change": Sum(change)}
+
+    def server_step(self, server: Server, total: Totals, task: Task) -> Server:
+        sites = server.sites + total["dual_change"]
+        return Server(sites, sites)
