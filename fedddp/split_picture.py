@@ -80,7 +80,7 @@ def draw(counts: Counts, sizes: Counts, title: str = "", names: Sequence[str] = 
     shades.set_xlabel(f"{clients} clients, the largest first" if many else "client")
     shades.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=20))
     bar = figure.colorbar(shades.images[0], ax=shades, pad=0.015, fraction=0.04)
-    bar.set_label("share of the client's examples", fontsize=8)
+    bar.set_label("share of the client's examples" if depth > 2 else "share", fontsize=8)
     bar.outline.set_visible(False)
     return figure
 
