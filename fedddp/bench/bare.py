@@ -1,0 +1,66 @@
+"""The arithmetic alone: the same batched forward, backward and update of a dense chain, and nothing around it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedddp.cohort import Cohort
+from fedddp.task import Task
+
+
+class Bare:
+    """Matrix products on [C, B, width] for the cohorts of one rank; batch indices are made beforehand."""
+
+    def __init__(self, task: Task, cohorts: Iterable[Cohort], batch_size: int, lr: float, adam: bool) -> None:
+        self.task, self.lr, self.adam = task, lr, adam
+        self.work = []
+        for cohort in cohorts:
+            table, valid = cohort._table(1, batch_size)
+            steps = cohort.steps(1, batch_size)
+            rows = [int((steps > t).sum()) for t in range(table.shape[1])]
+            self.work.append((table, valid.to(task.dtype), rows, cohort.num_examples))
+        self.activation = "sigmoid" if len(task.layout.names) > 2 else ""
+
+    def round(self, theta: Tensor) -> Tensor:
+        """Σ_k N_k theta_k of this rank; averaging over ranks is not part of it."""
+        total = torch.zeros_like(theta)
+        for table, valid, rows, count in self.work:
+            own = theta.expand(len(table), -1).clone()
+            state = torch.zeros(2, *own.shape) if self.adam else None
+            for step, c in enumerate(rows):
+                self._step(own[:c], table[:c, step], valid[:c, step], None if state is None else state[:, :c], step + 1)
+            total += count @ own
+        return total
+
+    def _step(self, theta: Tensor, index: Tensor, valid: Tensor, state: Tensor | None, step: int) -> None:
+        data = self.task.data
+        x = data.train.inputs.index_select(0, index.reshape(-1)).to(theta.dtype).mul_(data.scale)
+        y = data.train.targets.index_select(0, index.reshape(-1)).view(index.shape)
+        grad = torch.empty_like(theta)
+        self._gradient(theta, grad, x.view(*index.shape, -1), y, valid / valid.sum(1, keepdim=True))
+        if state is None:
+            theta.sub_(grad, alpha=self.lr)
+            return
+        count = torch.full((len(theta),), float(step))
+        options: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "eps": 1e-8, "amsgrad": False, "maximize": False}
+        lists = [t.unbind() for t in (theta, grad, state[0], state[1])]
+        torch._fused_adam_(*lists, [], count.unbind(), lr=self.lr, **options)
+
+    def _gradient(self, theta: Tensor, grad: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> None:
+        """Softmax cross-entropy through linear layers with sigmoids between them."""
+        params, grads = (list(self.task.layout.views(flat).values()) for flat in (theta, grad))
+        values = [x]
+        for layer in range(0, len(params), 2):
+            value = torch.baddbmm(params[layer + 1].unsqueeze(1), values[-1], params[layer].mT)
+            values.append(value.sigmoid_() if layer + 2 < len(params) else value)
+        slope = values[-1].softmax(2)
+        slope.scatter_add_(2, y.unsqueeze(2), slope.new_full((*y.shape, 1), -1.0))
+        slope *= weight.unsqueeze(2)
+        for layer in range(len(params) - 2, -1, -2):
+            value = values[layer // 2]
+            grads[layer].baddbmm_(slope.mT, value, beta=0)
+            torch.sum(slope, dim=1, out=grads[layer + 1])
+            if layer:
+                slope = torch.ops.aten.sigmoid_backward(torch.bmm(slope, params[layer]), value)

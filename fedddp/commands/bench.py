@@ -1,0 +1,60 @@
+"""measure speed as ratios: fedddp beside a plain loop and the arithmetic alone"""
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", nargs="*", metavar="WORKLOAD key=value", help="default: all workloads")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="also write every measurement to this JSON file")
+
+
+def call(arguments: argparse.Namespace) -> int:
+    from fedddp import launch
+    from fedddp.bench.workloads import WORKLOADS
+
+    names = [w for w in arguments.words if "=" not in w] or list(WORKLOADS)
+    for name in names:
+        if name not in WORKLOADS:
+            raise ValueError(f"{name}: unknown workload; choose from {', '.join(WORKLOADS)}")
+    if "RANK" not in os.environ and arguments.ranks > 1:
+        return launch.torchrun(arguments.ranks, arguments.all_words, threads=1)
+    return _measure(names, [w for w in arguments.words if "=" in w], arguments)
+
+
+def _measure(names: list[str], words: list[str], arguments: argparse.Namespace) -> int:
+    import torch
+
+    from fedddp.bench.measure import compare
+    from fedddp.exchange import Exchange
+
+    torch.set_num_threads(1)
+    exchange = Exchange.connect(torch.device("cpu"))
+    rows = []
+    for name in names:
+        for _ in range(arguments.repeat):
+            rows.append(compare(name, words, arguments.rounds, exchange))
+            if exchange.rank == 0:
+                print(_line(rows[-1]), flush=True)
+    if exchange.rank == 0 and arguments.out:
+        arguments.out.write_text(json.dumps(rows, indent=2) + "\n")
+    exchange.close()
+    return 0
+
+
+def _line(row: dict[str, Any]) -> str:
+    ours = row["fedddp"]
+    rest = (ours["exchange"] + ours["server"] + ours["records"]) / ours["seconds"]
+    words = [f"{row['workload']:<8} {row['ranks']} ranks  fedddp {ours['seconds']:.3f} s ({ours['accuracy']:.4f})"]
+    words.append(f"plain {row['plain']['seconds']:.3f} s ({row['plain']['accuracy']:.4f})")
+    words.append(f"speed-up {row['plain']['seconds'] / ours['seconds']:.2f}x")
+    if "bare" in row:
+        words.append(f"bare {row['bare']['seconds']:.3f} s ({row['bare']['accuracy']:.4f})")
+        words.append(f"overhead {ours['seconds'] / row['bare']['seconds']:.2f}x")
+    return "  ".join([*words, f"exchange+server+records {rest:.1%}"])
