@@ -33,7 +33,12 @@ def fingerprint() -> dict[str, str]:
 
 def save_tensors(path: Path, named: dict[str, Tensor], about: dict[str, str] | None = None) -> None:
     """A safetensors file, flushed to disk."""
-    plain = {name: leaf.detach().cpu().contiguous() for name, leaf in named.items()}
+    plain, seen = {}, set()
+    for name, leaf in named.items():
+        leaf = leaf.detach().cpu().contiguous()
+        place = leaf.untyped_storage().data_ptr()
+        plain[name] = leaf.clone() if place in seen else leaf  # fields of a memory may be views of one tensor
+        seen.add(place)
     save_file(plain, path, metadata=about)
     with open(path, "rb+") as file:
         os.fsync(file.fileno())

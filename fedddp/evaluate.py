@@ -19,6 +19,16 @@ def evaluate(task: Task, exchange: Exchange, models: Tensor, examples: Examples 
     return task.objective.metrics(_tally(task, exchange, models, task.data.test if examples is None else examples))
 
 
+def evaluate_members(
+    task: Task, exchange: Exchange, models: Tensor, examples: Examples | None = None
+) -> dict[str, float]:
+    """The first metric (accuracy, where there is one) of the least and of the greatest single model of [M, P]."""
+    found = [evaluate(task, exchange, model.unsqueeze(0), examples) for model in models]
+    name = next(iter(found[0]))
+    values = [metrics[name] for metrics in found]
+    return {f"{name}_min": min(values), f"{name}_max": max(values)}
+
+
 def reliability(task: Task, exchange: Exchange, models: Tensor) -> dict[str, list[float]]:
     """Test examples in each bin of confidence, and the sums of confidence and of right answers; {} in a regression."""
     bins = _tally(task, exchange, models, task.data.test).get("bins")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedddp import checkpoint, rng, tree
 from fedddp.config import DTYPES, Config, flatten, load_resolved
 from fedddp.data import Dataset, Examples
-from fedddp.evaluate import evaluate, evaluate_clients, reliability
+from fedddp.evaluate import evaluate, evaluate_clients, evaluate_members, reliability
 from fedddp.exchange import Exchange
 from fedddp.federate import Federation, Report, checksum
 from fedddp.jobs import lock
@@ -206,14 +206,16 @@ class Job:
     def _metrics(self, federation: Federation, server: Any, examples: Examples | None) -> dict[str, float]:
         if _evaluates_clients(federation):
             return evaluate_clients(federation.task, self.exchange, federation.store, examples)
-        return evaluate(federation.task, self.exchange, server.theta.unsqueeze(0), examples)
+        models = _models(federation, server)
+        metrics = evaluate(federation.task, self.exchange, models, examples)
+        return metrics | (evaluate_members(federation.task, self.exchange, models, examples) if len(models) > 1 else {})
 
     def _pictures(self, federation: Federation, server: Any, recorder: Recorder | None) -> None:
         """Who has what, and how sure the final model is: for TensorBoard and for reports."""
         task = federation.task
         bins: dict[str, Any] = {}
         if not _evaluates_clients(federation):
-            bins = reliability(task, self.exchange, server.theta.unsqueeze(0))
+            bins = reliability(task, self.exchange, _models(federation, server))
         if recorder is not None:
             numbers = {"reliability": bins} if bins else {}
             if 1 < task.num_clients <= MOST_DRAWN:
@@ -383,12 +385,19 @@ def _split(task: Task) -> dict[str, Any]:
     return {"counts": counts.tolist(), "sizes": sizes, "names": list(task.data.label_names)}
 
 
+def _models(federation: Federation, server: Any) -> Tensor:
+    """[M, P] whose predictions are averaged: a method's ensemble, or the one model that it has."""
+    if hasattr(federation.method, "models"):
+        models: Tensor = federation.method.models(server)
+        return models
+    return server.theta.unsqueeze(0)
+
+
 def _evaluates_clients(federation: Federation) -> bool:
     return getattr(federation.method, "evaluates", "server") == "clients"
 
 
 def _histograms(report: Report, federation: Federation) -> dict[str, Tensor]:
-    """What is spread over clients: losses and message norms of the active ones."""
-    assert report.losses is not None
-    assert report.norms is not None
-    return {"clients/train_loss": report.losses, "clients/message_norm": report.norms}
+    """What is spread over clients: message norms of the active ones and, where the method trains them, losses."""
+    spread = {"clients/train_loss": report.losses, "clients/message_norm": report.norms}
+    return {name: values for name, values in spread.items() if values is not None}

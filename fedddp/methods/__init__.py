@@ -10,6 +10,7 @@
 and, where a method needs them,
 
       phase(server, index)           -> Phase | None   a round of several exchanges (default: one)
+      models(server)                 -> [M, P]         an ensemble whose predictions are averaged (default: theta)
       metrics(before, after, total)  -> dict           numbers of its own for the records
       broadcast                                        names of the Server fields that clients are sent (default: theta)
 
