@@ -1,6 +1,6 @@
 """Federated averaging (McMahan et al. 2017).
 
-client   theta_k <- solver on f_k from theta
+client   theta_k <- solver on f_k from theta, and if asked to, Gaussian noise on it
 server   theta   <- Σ_k N_k theta_k / Σ_k N_k
 """
 
@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from fedddp.cohort import Cohort
-from fedddp.local import Point
+from fedddp.local import Point, check
+from fedddp.methods._noise import perturb
 from fedddp.reduce import Mean, Message, Totals
 from fedddp.task import Task
 
@@ -25,6 +26,11 @@ class Clients(NamedTuple):
 
 @dataclass
 class Method:
+    noise: float = 0.0  # deviation of Gaussian noise on what a client sends
+
+    def __post_init__(self) -> None:
+        check("method.noise", self.noise, self.noise >= 0, "at least 0")
+
     def init_server(self, task: Task) -> Server:
         return Server(task.initial)
 
@@ -33,7 +39,8 @@ class Method:
 
     def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
         fit = local.minimise(cohort, server.theta, clients.solver)
-        return Clients(fit.memory), {"theta": Mean(fit.theta, weight=cohort.num_examples)}
+        theta = perturb(fit.theta, self.noise, cohort, "update")
+        return Clients(fit.memory), {"theta": Mean(theta, weight=cohort.num_examples)}
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         return Server(total["theta"])

@@ -11,6 +11,7 @@ from fedddp import gaussian
 from fedddp.cohort import Cohort
 from fedddp.local import Point, check
 from fedddp.methods import fedavg
+from fedddp.methods._noise import perturb
 from fedddp.methods.fedavg import Clients, Server
 from fedddp.reduce import Mean, Message
 
@@ -21,6 +22,7 @@ class Method(fedavg.Method):
     scale: str = "sum"  # what the penalty is added to: the sum loss f_k, or the mean loss f_k/N_k
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check("method.delta", self.delta, self.delta >= 0, "at least 0")
         check("method.scale", self.scale, self.scale in ("sum", "mean"), "sum or mean")
 
@@ -29,4 +31,5 @@ class Method(fedavg.Method):
         if self.scale == "mean":
             site = site * cohort.num_examples.view(-1, 1, 1)
         fit = local.minimise(cohort, server.theta, clients.solver, site)
-        return Clients(fit.memory), {"theta": Mean(fit.theta, weight=cohort.num_examples)}
+        theta = perturb(fit.theta, self.noise, cohort, "update")
+        return Clients(fit.memory), {"theta": Mean(theta, weight=cohort.num_examples)}
