@@ -17,14 +17,16 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.func import functional_call
 
 from fedddp.cohort import Cohort
-from fedddp.local import Point, check, sgd
+from fedddp.local import Point, adam, check, sgd
 from fedddp.methods._descent import score_of
 from fedddp.methods._generator import generator
 from fedddp.methods._layers import outputs
 from fedddp.methods.fedavg import Clients
 from fedddp.objective import CrossEntropy
+from fedddp.params import Layout
 from fedddp.reduce import Gather, Message, Totals
 from fedddp.task import Task
 
@@ -105,20 +107,23 @@ class Method:
         return torch.autograd.grad(loss, leaf)[0]
 
     def _make_up(self, task: Task, teacher: Logits, theta: Tensor) -> Tensor:
-        """The batch with the least loss on the way of a new generator."""
+        """The batch with the least loss on the way of a new generator, which also chooses its noise."""
         network = generator(task.data.input_shape, self.latent, self.width).to(task.device, task.dtype)
-        noise = torch.randn(self.batch_size, self.latent).to(task.device, task.dtype).requires_grad_()
-        labels = torch.randint(task.data.classes, (self.batch_size,)).to(task.device)
-        optimiser = torch.optim.Adam([*network.parameters(), noise], lr=self.generator_lr, betas=(0.5, 0.999))
-        best, least = noise, float("inf")
+        layout, size = Layout.of(network), self.batch_size * self.latent
+        noise, labels = torch.randn(size), torch.randint(task.data.classes, (self.batch_size,)).to(task.device)
+        free = torch.cat([layout.flatten(dict(network.named_parameters())), noise.to(task.device, task.dtype)])
+        solver = adam.Solver(lr=self.generator_lr, beta1=0.5)
+        zeros = torch.zeros_like(free)[None]
+        state = adam.Moments(zeros, zeros.clone(), torch.zeros(1, device=task.device))
+        best, least = free, float("inf")
         for _ in range(self.generator_steps):
-            inputs = network(noise)
+            leaf = free.detach().requires_grad_()
+            weights, noise = leaf.split([layout.numel, size])
+            inputs = functional_call(network, layout.views(weights), (noise.view(self.batch_size, -1),))
             loss = self._strangeness(teacher(inputs), outputs(task, theta, inputs), labels)
             if loss.item() < least:
                 best, least = inputs.detach(), loss.item()
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
+            solver.step(free[None], torch.autograd.grad(loss, leaf)[0][None], state, solver.lr)
         return best
 
     def _strangeness(self, teacher: Tensor, student: Tensor, labels: Tensor) -> Tensor:
