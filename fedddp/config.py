@@ -35,7 +35,14 @@ SHARED = {  # what another solver, split, ... takes over from the one that an ea
     "method": (),
 }
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-NO_EFFECT = ("data.root", "federation.timeout", "checkpoint.", "published", "evaluation.histograms")
+NO_EFFECT = (
+    "data.root",
+    "federation.timeout",
+    "federation.measured_width",
+    "checkpoint.",
+    "published",
+    "evaluation.histograms",
+)
 
 
 @dataclass
@@ -43,6 +50,7 @@ class Federation:
     rounds: int = 20
     participation: float = 1.0  # share of the clients that take part in a round
     cohort_width: int | str = 0  # most clients computed together; 0: a rule of the model's kind and size; or auto
+    measured_width: int = 0  # what auto found; written by the run
     vectorise: bool = True  # compute a cohort's clients by vmap rather than one by one
     seed: int | None = None  # of the sampling of clients and of their batches and noise (default: seed)
     streams: str = "independent"  # or common, frozen: see fedddp/rng.py
@@ -75,11 +83,13 @@ class Federation:
 @dataclass
 class Evaluation:
     every: int = 1  # rounds between two evaluations; the last round is always evaluated
-    samples: int = 32  # posterior samples to average, for methods that have a posterior
+    samples: int = 32  # posterior samples to average, for methods that have a posterior; 0: none
+    ood: str = ""  # a data set to tell from the test set by predictive entropy
     histograms: int = 10  # rounds between two histograms in TensorBoard; 0: none, and no pictures
 
     def __post_init__(self) -> None:
         check("evaluation.every", self.every, self.every >= 1, "at least 1")
+        check("evaluation.samples", self.samples, self.samples >= 0, "at least 0")
         check("evaluation.histograms", self.histograms, self.histograms >= 0, "at least 0")
 
 

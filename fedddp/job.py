@@ -14,28 +14,25 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedddp import checkpoint, rng, tree
-from fedddp.config import DTYPES, Config, flatten, load_resolved
-from fedddp.data import Dataset, Examples
-from fedddp.evaluate import evaluate, evaluate_clients, evaluate_members, reliability
+from fedddp.build import make_federation, make_task, measure_width
+from fedddp.config import Config, flatten, load_resolved
+from fedddp.evaluate import Evaluator, other_data
 from fedddp.exchange import Exchange
 from fedddp.federate import Federation, Report, checksum
 from fedddp.jobs import lock
 from fedddp.local import Nothing
-from fedddp.objective import choose
-from fedddp.oracle import Oracle
-from fedddp.params import Layout, refuse_batch_norm
-from fedddp.plan import Plan, default_width
+from fedddp.posterior import export
 from fedddp.records import Recorder, last_three, read_metrics, write_json
-from fedddp.rng import Streams, stream
-from fedddp.splits import Shards
 from fedddp.store import ClientStore
 from fedddp.task import Task
 
 MOST_DRAWN = 1000  # clients in a picture of the split
-METRICS = ("accuracy", "nll", "ece", "brier", "rmse")
+PLAIN = ("accuracy", "nll", "ece", "brier", "rmse", "ood_auroc")
+TEXT = ("macro_f1", "micro_f1", "precision", "recall_at_5", "perplexity")
+METRICS = (*PLAIN, *TEXT, *(f"averaged_{name}" for name in PLAIN))  # averaged: over a posterior, where there is one
 
 
 @dataclass
@@ -55,72 +52,6 @@ class Stop:
             raise KeyboardInterrupt
         self.asked = True
         self.signals.append(number)
-
-
-def make_task(config: Config, device: torch.device) -> Task:
-    """Data, split and model as every rank knows them."""
-    dtype = DTYPES[config.federation.dtype]
-    data: Dataset = config.data.load()
-    generator = stream(config.seed_of("split"), "split")
-    shards = Shards.of(config.split.deal(data.train, generator), getattr(config.split, "minimum", 1))
-    if getattr(config.method, "pools", False):
-        shards = shards.pooled()
-    objective = choose(config["model.loss"], data)
-    module, initial = make_module(config, data, objective.outputs(data), dtype)
-    streams = Streams(config.seed_of("federation"), config.federation.streams)
-    return Task(
-        module=module.to(device),
-        layout=Layout.of(module),
-        objective=objective,
-        data=data.to(device),
-        shards=shards,
-        streams=streams,
-        rounds=config.federation.rounds,
-        initial=initial.to(device),
-        dtype=dtype,
-        device=device,
-    )
-
-
-def make_module(config: Config, data: Dataset, outputs: int, dtype: torch.dtype) -> tuple[nn.Module, Tensor]:
-    """The skeleton and its initial parameters, which depend on the model's seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        generator = stream(config.seed_of("model"), "model")
-        torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
-        module = config.build_module(data.input_shape, outputs)
-    refuse_batch_norm(module)
-    module = module.to(dtype)
-    layout = Layout.of(module)
-    if layout.numel == 0:
-        raise ValueError("model: has no parameters to train")
-    return module, layout.flatten(dict(module.named_parameters()))
-
-
-def make_federation(config: Config, task: Task, exchange: Exchange) -> Federation:
-    plan = make_plan(config, task, exchange.world_size)
-    ids = plan.at_home(exchange.rank)
-    return Federation(
-        task=task,
-        method=config.method,
-        local=config.local,
-        exchange=exchange,
-        plan=plan,
-        store=ClientStore(ids, config.method.init_clients(len(ids), task, config.local)),
-        oracle=Oracle(task.module, task.layout, task.objective, config.federation.vectorise),
-        seed=config.seed_of("federation"),
-        participation=config.federation.participation,
-        skip_bad=config.federation.on_bad_client == "skip",
-    )
-
-
-def make_plan(config: Config, task: Task, ranks: int) -> Plan:
-    width = config.federation.cohort_width
-    active = max(1, round(config.federation.participation * task.num_clients))
-    if not width:
-        convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in task.module.modules())
-        width = default_width(task.layout.numel, convolutional, active)
-    assert isinstance(width, int), "auto is settled before"
-    return Plan.make(task.num_examples, width, config.federation.participation, ranks)
 
 
 @dataclass
@@ -145,7 +76,10 @@ class Job:
         lead = self.exchange.rank == 0
         task = make_task(self.config, self.device)
         self._same_everywhere(task)
+        self._settle_width(task)
         federation = make_federation(self.config, task, self.exchange)
+        ood = other_data(self.config.evaluation.ood, task, getattr(self.config.data, "root", ""))
+        evaluator = Evaluator(federation, self.config.evaluation.samples, ood)
         server, done = self._restore(federation)
         recorder = None
         if lead:
@@ -155,23 +89,19 @@ class Job:
         if done:
             self._say(recorder, f"{self.folder}: goes on after round {done} of {task.rounds}")
         try:
-            return self._rounds(federation, server, done, recorder)
+            return self._rounds(evaluator, server, done, recorder)
         finally:
             if recorder is not None:
                 recorder.close()
 
-    def _rounds(
-        self, federation: Federation, server: Any, done: int, recorder: Recorder | None
-    ) -> dict[str, Any] | None:
-        rounds, pace = (
-            federation.task.rounds,
-            Pace(self.config.checkpoint.every, self.config.checkpoint.share),
-        )
+    def _rounds(self, evaluator: Evaluator, server: Any, done: int, recorder: Recorder | None) -> dict[str, Any] | None:
+        federation, pace = evaluator.federation, Pace(self.config.checkpoint.every, self.config.checkpoint.share)
+        rounds = federation.task.rounds
         for number in range(done, rounds):
             start = time.perf_counter()
             server, report = federation.round(server, number, lambda: (pace.due(), self.stop.asked))
             finished = number + 1
-            metrics = self._evaluate(federation, server, finished)
+            metrics = self._evaluate(evaluator, server, finished)
             if finished % self.config.federation.check_every == 0 or finished == rounds:
                 federation.check_equal(server, finished)
             if recorder is not None:
@@ -190,37 +120,24 @@ class Job:
                 self._say(recorder, f"stopped after round {finished} of {rounds}; go on with --resume")
                 return None
         if done < rounds:
-            self._pictures(federation, server, recorder)
-        return self._finish(federation, server)
+            self._pictures(evaluator, server, recorder)
+        return self._finish(evaluator, server)
 
-    def _evaluate(self, federation: Federation, server: Any, finished: int) -> dict[str, float]:
-        if finished % self.config.evaluation.every and finished != federation.task.rounds:
+    def _evaluate(self, evaluator: Evaluator, server: Any, finished: int) -> dict[str, float]:
+        if finished % self.config.evaluation.every and finished != evaluator.federation.task.rounds:
             return {}
         start = time.perf_counter()
-        metrics = self._metrics(federation, server, None)
-        if (held := federation.task.data.validation) is not None:
-            chosen = self._metrics(federation, server, held)
-            metrics |= {f"validation_{name}": value for name, value in chosen.items()}
-        return metrics | {"seconds_evaluate": time.perf_counter() - start}
+        return evaluator(server, finished) | {"seconds_evaluate": time.perf_counter() - start}
 
-    def _metrics(self, federation: Federation, server: Any, examples: Examples | None) -> dict[str, float]:
-        if _evaluates_clients(federation):
-            return evaluate_clients(federation.task, self.exchange, federation.store, examples)
-        models = _models(federation, server)
-        metrics = evaluate(federation.task, self.exchange, models, examples)
-        return metrics | (evaluate_members(federation.task, self.exchange, models, examples) if len(models) > 1 else {})
-
-    def _pictures(self, federation: Federation, server: Any, recorder: Recorder | None) -> None:
+    def _pictures(self, evaluator: Evaluator, server: Any, recorder: Recorder | None) -> None:
         """Who has what, and how sure the final model is: for TensorBoard and for reports."""
-        task = federation.task
-        bins: dict[str, Any] = {}
-        if not _evaluates_clients(federation):
-            bins = reliability(task, self.exchange, _models(federation, server))
+        task = evaluator.federation.task
+        numbers: dict[str, Any]
+        numbers, spread = evaluator.pictures(server, task.rounds)
         if recorder is not None:
-            numbers = {"reliability": bins} if bins else {}
             if 1 < task.num_clients <= MOST_DRAWN:
                 numbers["split"] = _split(task)
-            recorder.pictures(numbers, draw=self.config.evaluation.histograms > 0)
+            recorder.pictures(numbers, spread, draw=self.config.evaluation.histograms > 0)
 
     def _claim(self, resume: bool, held: ExitStack) -> None:
         """The folder is new, or holds a run of this very configuration that we were asked to go on with."""
@@ -247,10 +164,27 @@ class Job:
                 raise ValueError(
                     f"{self.folder} holds this run already: add --resume to go on, or choose another --out"
                 )
+            self.config.federation.measured_width = theirs.federation.measured_width
+            self.config.values["federation"]["measured_width"] = theirs.federation.measured_width
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._write_config()
+
+    def _write_config(self) -> None:
         aside = self.folder / ".config.yaml"
         aside.write_text(OmegaConf.to_yaml(OmegaConf.create(self.config.values)))
-        aside.rename(path)
+        aside.rename(self.folder / "config.yaml")
+
+    def _settle_width(self, task: Task) -> None:
+        """cohort_width=auto: measured once, by rank 0, and kept in config.yaml for every later resume."""
+        settings = self.config.federation
+        if settings.cohort_width != "auto":
+            return
+        if self.exchange.rank == 0 and not settings.measured_width:
+            settings.measured_width = measure_width(self.config, task)
+        settings.measured_width = self.exchange.agree([settings.measured_width if self.exchange.rank == 0 else 0])[0]
+        self.config.values["federation"]["measured_width"] = settings.measured_width
+        if self.exchange.rank == 0:
+            self._write_config()
 
     def _same_everywhere(self, task: Task) -> None:
         """All ranks run the same build on the same kind of processor with the same data."""
@@ -285,8 +219,9 @@ class Job:
         finished = written["round"] == federation.task.rounds  # its client rows may be gone, and are not needed
         return checkpoint.load(path, server, None if finished else federation.store)
 
-    def _finish(self, federation: Federation, server: Any) -> dict[str, Any]:
+    def _finish(self, evaluator: Evaluator, server: Any) -> dict[str, Any]:
         """The final state as plain tensors, the summary, and no client rows that nobody needs."""
+        federation = evaluator.federation
         folder, rounds = self.folder / "checkpoints", federation.task.rounds
         if not (folder / f"round-{rounds:06d}").exists():
             keep = self.config.checkpoint.keep_clients
@@ -298,6 +233,7 @@ class Job:
                 for old in checkpoint.found(folder)[:-1]:
                     shutil.rmtree(old)
             checkpoint.save_tensors(self.folder / "server.safetensors", tree.leaves(server))
+            export(self.folder / "posterior.safetensors", federation.task, server)
             write_json(self.folder / "summary.json", summary)
         self.exchange.barrier()
         return summary
@@ -383,18 +319,6 @@ def _split(task: Task) -> dict[str, Any]:
     counts = count(task.shards, task.data.train.targets.cpu(), task.data.classes)
     sizes = task.shards.num_examples.tolist()
     return {"counts": counts.tolist(), "sizes": sizes, "names": list(task.data.label_names)}
-
-
-def _models(federation: Federation, server: Any) -> Tensor:
-    """[M, P] whose predictions are averaged: a method's ensemble, or the one model that it has."""
-    if hasattr(federation.method, "models"):
-        models: Tensor = federation.method.models(server)
-        return models
-    return server.theta.unsqueeze(0)
-
-
-def _evaluates_clients(federation: Federation) -> bool:
-    return getattr(federation.method, "evaluates", "server") == "clients"
 
 
 def _histograms(report: Report, federation: Federation) -> dict[str, Tensor]:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedddp import config as configuration
+from fedddp.build import make_federation, make_task
 from fedddp.cohort import Cohort
-from fedddp.job import make_federation, make_task
 from fedddp.oracle import Oracle
 from fedddp.params import refuse_batch_norm
 from tests import toy

@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fedddp import config as configuration
 from fedddp import curvature
+from fedddp.build import make_task
 from fedddp.cohort import Cohort
-from fedddp.job import make_task
 from fedddp.kron import Kron, kron
 from fedddp.oracle import Oracle
 from tests import toy

@@ -11,8 +11,9 @@ from scipy.io import savemat
 
 from fedddp import config as configuration
 from fedddp import registry
+from fedddp.build import make_federation, make_task
 from fedddp.evaluate import evaluate
-from fedddp.job import Job, make_federation, make_task
+from fedddp.job import Job
 from fedddp.records import read_metrics
 from tests.data import writers
 from tests.data.test_tables import crx, hospitals

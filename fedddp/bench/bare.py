@@ -1,12 +1,12 @@
 """The arithmetic alone: the same batched forward, backward and update of a dense chain, and nothing around it."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedddp.cohort import Cohort
+from fedddp.local import adam
 from fedddp.task import Task
 
 
@@ -21,7 +21,6 @@ class Bare:
             steps = cohort.steps(1, batch_size)
             rows = [int((steps > t).sum()) for t in range(table.shape[1])]
             self.work.append((table, valid.to(task.dtype), rows, cohort.num_examples))
-        self.activation = "sigmoid" if len(task.layout.names) > 2 else ""
 
     def round(self, theta: Tensor) -> Tensor:
         """Σ_k N_k theta_k of this rank; averaging over ranks is not part of it."""
@@ -43,10 +42,8 @@ class Bare:
         if state is None:
             theta.sub_(grad, alpha=self.lr)
             return
-        count = torch.full((len(theta),), float(step))
-        options: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "eps": 1e-8, "amsgrad": False, "maximize": False}
-        lists = [t.unbind() for t in (theta, grad, state[0], state[1])]
-        torch._fused_adam_(*lists, [], count.unbind(), lr=self.lr, **options)
+        taken = torch.full((len(theta),), float(step - 1))
+        adam.Solver().step(theta, grad, adam.Moments(state[0], state[1], taken), self.lr)
 
     def _gradient(self, theta: Tensor, grad: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> None:
         """Softmax cross-entropy through linear layers with sigmoids between them."""

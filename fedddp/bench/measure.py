@@ -14,11 +14,11 @@ from fedddp import config as configuration
 from fedddp.bench.bare import Bare
 from fedddp.bench.plain import Plain
 from fedddp.bench.workloads import WORKLOADS
+from fedddp.build import make_federation, make_task
 from fedddp.cohort import Cohort
 from fedddp.evaluate import evaluate
 from fedddp.exchange import Exchange
 from fedddp.federate import Federation
-from fedddp.job import make_federation, make_task
 from fedddp.records import Recorder
 
 

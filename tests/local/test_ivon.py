@@ -8,9 +8,9 @@ from ivon import IVON
 
 from fedddp import config as configuration
 from fedddp import gaussian
+from fedddp.build import make_task
 from fedddp.cohort import Cohort
 from fedddp.gaussian import diagonal
-from fedddp.job import make_task
 from fedddp.local import ivon
 from fedddp.oracle import Oracle
 from fedddp.rng import Streams

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from fedddp import config as configuration
+from fedddp.build import make_federation, make_task
 from fedddp.cohort import Cohort
-from fedddp.job import make_federation, make_task
 from fedddp.local import sgd
 from fedddp.methods import fedavg, fedcurv, fedprox, hwa
 from fedddp.methods._noise import perturb

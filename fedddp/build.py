@@ -1,0 +1,115 @@
+"""From a configuration to the things a run is made of: task, plan, federation."""
+
+import time
+
+import torch
+from torch import Tensor, nn
+
+from fedddp.config import DTYPES, Config
+from fedddp.data import Dataset
+from fedddp.exchange import Exchange
+from fedddp.federate import Federation
+from fedddp.objective import choose
+from fedddp.oracle import Oracle
+from fedddp.params import Layout, refuse_batch_norm
+from fedddp.plan import Plan, default_width
+from fedddp.rng import Streams, stream
+from fedddp.splits import Shards
+from fedddp.store import ClientStore
+from fedddp.task import Task
+
+WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+
+
+def make_task(config: Config, device: torch.device) -> Task:
+    """Data, split and model as every rank knows them."""
+    dtype = DTYPES[config.federation.dtype]
+    data: Dataset = config.data.load()
+    shards = Shards.deal(config.split, data.train, config.seed_of("split"))
+    if getattr(config.method, "pools", False):
+        shards = shards.pooled()
+    objective = choose(config["model.loss"], data)
+    module, initial = make_module(config, data, objective.outputs(data), dtype)
+    streams = Streams(config.seed_of("federation"), config.federation.streams)
+    return Task(
+        module=module.to(device),
+        layout=Layout.of(module),
+        objective=objective,
+        data=data.to(device),
+        shards=shards,
+        streams=streams,
+        rounds=config.federation.rounds,
+        initial=initial.to(device),
+        dtype=dtype,
+        device=device,
+    )
+
+
+def make_module(config: Config, data: Dataset, outputs: int, dtype: torch.dtype) -> tuple[nn.Module, Tensor]:
+    """The skeleton and its initial parameters, which depend on the model's seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        generator = stream(config.seed_of("model"), "model")
+        torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
+        module = config.build_module(data.input_shape, outputs)
+    refuse_batch_norm(module)
+    module = module.to(dtype)
+    layout = Layout.of(module)
+    if layout.numel == 0:
+        raise ValueError("model: has no parameters to train")
+    return module, layout.flatten(dict(module.named_parameters()))
+
+
+def make_federation(config: Config, task: Task, exchange: Exchange) -> Federation:
+    plan = make_plan(config, task, exchange.world_size)
+    ids = plan.at_home(exchange.rank)
+    return Federation(
+        task=task,
+        method=config.method,
+        local=config.local,
+        exchange=exchange,
+        plan=plan,
+        store=ClientStore(ids, config.method.init_clients(len(ids), task, config.local)),
+        oracle=Oracle(task.module, task.layout, task.objective, config.federation.vectorise),
+        seed=config.seed_of("federation"),
+        participation=config.federation.participation,
+        skip_bad=config.federation.on_bad_client == "skip",
+    )
+
+
+def make_plan(config: Config, task: Task, ranks: int) -> Plan:
+    return Plan.make(task.num_examples, cohort_width(config, task), config.federation.participation, ranks)
+
+
+def cohort_width(config: Config, task: Task) -> int:
+    """As configured; as measured, for auto; or by the rule."""
+    width = config.federation.measured_width or config.federation.cohort_width
+    if isinstance(width, int) and width > 0:
+        return width
+    assert width != "auto", "a run measures before it plans"
+    convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in task.module.modules())
+    return default_width(task.layout.numel, convolutional, _active(config, task))
+
+
+def measure_width(config: Config, task: Task) -> int:
+    """The cohort width with the quickest gradient per client, on this machine and now."""
+    oracle = Oracle(task.module, task.layout, task.objective, config.federation.vectorise)
+    size = min(getattr(config.local, "batch_size", 32), len(task.data.train))
+    costs = {}
+    for width in (w for w in WIDTHS if w == 1 or w <= _active(config, task) // 2):
+        theta = task.initial.repeat(width, 1)
+        examples = task.data.train.take(torch.arange(size).repeat(width))
+        inputs = task.data.prepare(examples.inputs, task.dtype)
+        stacked = [t.view(width, size, *t.shape[1:]) for t in (inputs, examples.targets)]
+        costs[width] = min(_seconds(oracle, theta, *stacked) for _ in range(4)) / width
+    return min(costs, key=lambda width: costs[width])
+
+
+def _active(config: Config, task: Task) -> int:
+    return max(1, round(config.federation.participation * task.num_clients))
+
+
+def _seconds(oracle: Oracle, theta: Tensor, inputs: Tensor, targets: Tensor) -> float:
+    start = time.perf_counter()
+    grad, _ = oracle(theta, inputs, targets)
+    theta.sub_(grad, alpha=1e-6)
+    return time.perf_counter() - start
