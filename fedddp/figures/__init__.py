@@ -1,0 +1,1 @@
+"""Figures of the papers, drawn anew: one file each, with `draw(out, **options)`."""

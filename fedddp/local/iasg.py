@@ -1,0 +1,56 @@
+"""Iterate-averaged stochastic gradients (Mandt et al. 2017): posterior samples from the path of SGD (FedPA, Alg. 4).
+
+A sample is the mean of `steps_per_sample` iterates in a row. Samples fill a client's path from its end backwards, and
+what lies before the first, at least `burn_in` steps, is burn-in; so a client has as many samples as its own number of
+steps allows. A path too short for one sample gives its last iterate, as federated averaging does.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedddp.cohort import Cohort
+from fedddp.local import Fit, check, sgd
+
+
+class Samples(NamedTuple):
+    theta: Tensor  # [C, most, P]
+    own: Tensor  # [C] how many of them a client made; the rest are 0
+
+
+@dataclass
+class Solver(sgd.Solver):
+    burn_in: int = 0  # steps before a client's first sample, at least
+    steps_per_sample: int = 0  # 0: an epoch, which is as good as independent
+    samples: int = 0  # most samples of a client; 0: as many as its steps allow
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("local.burn_in", self.burn_in, self.burn_in >= 0, "at least 0")
+        check("local.steps_per_sample", self.steps_per_sample, self.steps_per_sample >= 0, "0 for an epoch, or more")
+        check("local.samples", self.samples, self.samples >= 0, "0 for as many as there are, or more")
+
+    def sample(self, cohort: Cohort, start: Tensor, memory: Any) -> tuple[Fit, Samples]:
+        """Run SGD on f_k from `start` and average its path into samples."""
+        first, length, count = self.slots(cohort)
+        theta = start.new_zeros(len(cohort), max(count, default=1), start.shape[-1])
+
+        def collect(step: int, here: Tensor) -> None:
+            for row, now in enumerate(here):
+                if step >= first[row]:
+                    theta[row, (step - first[row]) // length[row]].add_(now, alpha=1 / length[row])
+
+        fit = self.minimise(cohort, start, memory, watch=collect)
+        return fit, Samples(theta, torch.tensor(count, dtype=torch.long))
+
+    def slots(self, cohort: Cohort) -> tuple[list[int], list[int], list[int]]:
+        """For each client: the first step that is sampled, the steps of a sample, and the number of samples."""
+        steps = cohort.steps(self.epochs, self.batch_size)
+        length = torch.full_like(steps, self.steps_per_sample) if self.steps_per_sample else steps // self.epochs
+        count = (steps - self.burn_in).clamp_min(0) // length
+        if self.samples:
+            count = count.clamp_max(self.samples)
+        length, count = torch.where(count > 0, length, 1), count.clamp_min(1)
+        return (steps - count * length).tolist(), length.tolist(), count.tolist()
