@@ -53,13 +53,13 @@ class Curve:
     mean: Array
     spread: Array
 
-    @property
-    def colour(self) -> str:
-        return COLOURS[self.place % len(COLOURS)]
 
-    @property
-    def dash(self) -> str:
-        return DASHES[self.place // len(COLOURS) % len(DASHES)]
+def colour(place: int) -> str:
+    return COLOURS[place % len(COLOURS)]
+
+
+def dash(place: int) -> str:
+    return DASHES[place // len(COLOURS) % len(DASHES)]
 
 
 def _styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
@@ -77,14 +77,16 @@ def draw_curves(metric: str, curves: Sequence[Curve]) -> Figure:
     figure = Figure(figsize=(4.2, 2.8), layout="constrained")
     axes = figure.subplots()
     for curve in curves:
+        look: dict[str, Any] = {
+            "color": colour(curve.place),
+            "linestyle": dash(curve.place),
+            "marker": "o" * (len(curve.rounds) < 2),
+        }
+        axes.plot(curve.rounds, curve.mean, lw=1.6, gid=f"row-{curve.place}", **look)
         band = axes.fill_between(curve.rounds, curve.mean - curve.spread, curve.mean + curve.spread)
-        band.set(facecolor=curve.colour, alpha=0.15, linewidth=0, gid=f"row-{curve.place}-band")
-        marker = "o" if len(curve.rounds) < 2 else ""
-        axes.plot(
-            curve.rounds, curve.mean, curve.dash, color=curve.colour, lw=1.6, marker=marker, gid=f"row-{curve.place}"
-        )
+        band.set(facecolor=colour(curve.place), alpha=0.15, linewidth=0, gid=f"row-{curve.place}-band")
     axes.set(xlabel="round", title=metric, ylim=_limits(curves))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     return figure
 
 
@@ -114,11 +116,11 @@ def draw_split(split: Mapping[str, Any], title: str) -> Figure:
 
 
 def draw_all(numbers: Mapping[str, Any], title: str) -> dict[str, Figure]:
-    """What a run's pictures.json has the numbers of."""
-    draw = {"split": draw_split, "reliability": lambda bins, name: draw_reliability({name: bins})}
-    figures = {name: draw[name](value, title) for name, value in numbers.items()}
-    for figure in figures.values():
-        figure.set_dpi(150)
+    """What a run's pictures.json has the numbers of: the split, and reliability of one or several kinds."""
+    figures = {}
+    for name, value in numbers.items():
+        figures[name] = draw_split(value, title) if name == "split" else draw_reliability({title: value})
+        figures[name].set_dpi(150)
     return figures
 
 
@@ -144,8 +146,10 @@ def _draw_bins(axes: Any, bins: Bins) -> None:
 
 def _limits(curves: Sequence[Curve]) -> tuple[float, float]:
     """What nearly all points need: a wild first round must not flatten the rest."""
-    values = np.concatenate([curve.mean for curve in curves]) if curves else np.zeros(1)
-    low, high = np.quantile(values, [0.02, 0.98])
-    low, high = min(low, *(curve.mean[-1] for curve in curves)), max(high, *(curve.mean[-1] for curve in curves))
+    values = np.concatenate([curve.mean for curve in curves])
+    ends = np.concatenate([curve.mean[-1:] for curve in curves])
+    values, ends = values[np.isfinite(values)], ends[np.isfinite(ends)]
+    low, high = np.quantile(values, [0.02, 0.98]) if len(values) else (0.0, 1.0)
+    low, high = np.min([low, *ends]), np.max([high, *ends])
     room = 0.06 * (high - low) or 0.05
     return low - room, high + room

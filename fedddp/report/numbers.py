@@ -64,9 +64,10 @@ def more_is_better(metric: str) -> bool:
 
 
 def curve(runs: list[Run], metric: str) -> tuple[Array, Array, Array]:
-    """Rounds that all runs have, and over the runs the mean and the deviation (0 for one run) at each."""
+    """Rounds that all runs have, and over the runs the mean and the deviation (0 for one run); NaN if not finite."""
     series = [dict(zip(*run.series(metric), strict=True)) for run in runs]
     rounds = np.array(sorted(set.intersection(*(set(s) for s in series)))) if series else np.zeros(0)
     values = np.array([[s[r] for r in rounds] for s in series]).reshape(len(series), len(rounds))
+    values[~np.isfinite(values)] = np.nan
     spread = values.std(0, ddof=1) if len(runs) > 1 else np.zeros(len(rounds))
     return rounds, values.mean(0) if len(runs) else rounds, spread

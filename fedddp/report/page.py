@@ -5,15 +5,17 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
-from fedddp.pictures import COLOURS, Curve, draw_curves, draw_reliability, draw_split, svg
+from fedddp.pictures import Curve, colour, dash, draw_curves, draw_reliability, draw_split, svg
 from fedddp.report import Report
 from fedddp.report.numbers import Number, curve
 from fedddp.report.rows import Row, is_seed
 from fedddp.report.runs import Run
 from fedddp.report.table import Column, Value, written
 
+RELIABILITY = {"reliability": "", "averaged_reliability": ", averaged"}  # kinds, and what they add to a row's name
 PANELS = 12  # most reliability diagrams
 SPLITS = 4  # most heat maps
+DASHES = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "double"}  # matplotlib's and the browser's
 
 STYLE = """
 :root { color: #222a33; background: #fff; font: 15px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif }
@@ -26,7 +28,7 @@ th:hover { color: #222a33 }
 th[aria-sort=ascending]::after { content: " ▲" } th[aria-sort=descending]::after { content: " ▼" }
 .word { text-align: left } .best { font-weight: 700 }
 .key { display: inline-block; width: 18px; height: 0; border-top: 3px solid; vertical-align: middle; margin-right: 8px }
-.legend { display: flex; flex-wrap: wrap; gap: 4px 20px; font-size: 13.5px }
+.legend { display: flex; flex-wrap: wrap; gap: 4px 20px; font-size: 13.5px; margin: 6px 0 10px }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(350px, 1fr)); gap: 14px }
 .splits { display: grid; grid-template-columns: repeat(auto-fill, minmax(500px, 1fr)); gap: 14px }
 .charts svg, .splits svg { width: 100% }
@@ -73,13 +75,11 @@ def _head(report: Report, title: str) -> Iterator[str]:
         f"<p>{len(runs)} finished runs in {len(report.rows)} settings. Every number is the mean of the last three "
         "rounds, then mean ± sample deviation over seeds.</p>"
     )
-    for note in report.table.notes:
-        yield f"<p>{escape(note)}</p>"
 
 
 def _table(report: Report) -> Iterator[str]:
     table = report.table
-    heads = "".join(f"<th{_kind(table.rows[0][i])}>{escape(c.name)}</th>" for i, c in enumerate(table.columns))
+    heads = "".join(f"<th{_kind(column)}>{escape(column.title)}</th>" for column in table.columns)
     yield f'<div class="wide"><table style="margin-top:16px"><thead><tr>{heads}</tr></thead><tbody>'
     winners = [_winner(column, [row[i] for row in table.rows]) for i, column in enumerate(table.columns)]
     for place, row in enumerate(table.rows):
@@ -87,17 +87,20 @@ def _table(report: Report) -> Iterator[str]:
         inner = "".join(_cell(c, v, best, _key(place) if i == 0 else "") for i, (c, v, best) in enumerate(cells))
         yield f'<tr data-row="{place}">{inner}</tr>'
     yield "</tbody></table></div>"
+    if table.notes:
+        notes = "".join(f"<p>{escape(note)}</p>" for note in table.notes)
+        yield f"<details{' open' if len(table.notes) < 4 else ''}><summary>Notes</summary>{notes}</details>"
 
 
 def _cell(column: Column, value: Value, winner: float | None, key: str) -> str:
     plain = value.mean if isinstance(value, Number) else value
-    kind = ' class="best"' if winner is not None and plain == winner else _kind(value)
+    kind = ' class="best"' if winner is not None and plain == winner else _kind(column)
     text = "" if plain is None else escape(str(plain))
     return f'<td{kind} data-value="{text}">{key}{escape(written(column, value))}</td>'
 
 
-def _kind(value: Value) -> str:
-    return ' class="word"' if isinstance(value, str) else ""
+def _kind(column: Column) -> str:
+    return ' class="word"' if column.words else ""
 
 
 def _winner(column: Column, values: list[Value]) -> float | None:
@@ -109,7 +112,8 @@ def _winner(column: Column, values: list[Value]) -> float | None:
 
 
 def _key(place: int) -> str:
-    return f'<span class="key" style="border-color:{COLOURS[place % len(COLOURS)]}"></span>'
+    """The row's line in the charts, in small."""
+    return f'<span class="key" style="border-top-style:{DASHES[dash(place)]};border-color:{colour(place)}"></span>'
 
 
 def _curves(report: Report) -> Iterator[str]:
@@ -146,20 +150,24 @@ def _split_name(runs: list[Run]) -> str:
 
 
 def _reliability(report: Report) -> Iterator[str]:
-    """The bins of all seeds of a row together."""
-    rows = [row for row in report.rows if all("reliability" in run.pictures for run in row.runs)]
-    if rows:
+    """The bins of all seeds of a row together: of its point or ensemble and, where it has one, of its posterior."""
+    panels = {}
+    for row in report.rows:
+        for kind, name in RELIABILITY.items():
+            if all(kind in run.pictures for run in row.runs):
+                panels[row.name + name] = _pooled(row, kind)
+    if panels:
         yield (
             "<h2>Reliability</h2><p>How often the final model is right when it is so sure, all seeds together. A dot's "
             "area is its share of the test examples; red is the gap to a calibrated model, the dashed line.</p>"
         )
-        yield svg(draw_reliability({row.name: _pooled(row) for row in rows[:PANELS]}))
-    if len(rows) > PANELS:
-        yield f"<p>The {PANELS} best of {len(rows)} are drawn.</p>"
+        yield svg(draw_reliability(dict(list(panels.items())[:PANELS])))
+    if len(panels) > PANELS:
+        yield f"<p>The {PANELS} best of {len(panels)} are drawn.</p>"
 
 
-def _pooled(row: Row) -> dict[str, list[float]]:
-    bins = [run.pictures["reliability"] for run in row.runs]
+def _pooled(row: Row, kind: str) -> dict[str, list[float]]:
+    bins = [run.pictures[kind] for run in row.runs]
     return {name: [sum(values) for values in zip(*(b[name] for b in bins), strict=True)] for name in bins[0]}
 
 
@@ -169,12 +177,12 @@ def _settings(report: Report) -> Iterator[str]:
     shared = {k: v for k, v in runs[0].config.items() if all(run.config.get(k) == v for run in runs) and not is_seed(k)}
     words = " ".join(f"<code>{escape(key)}={escape(_short(value))}</code>" for key, value in shared.items())
     yield f"<details><summary>Settings that all runs share</summary><p>{words}</p></details>"
-    cells = ("".join(f"<td{_kind(v)}>{escape(str(v))}</td>" for v in _provenance(run)) for run in runs)
+    cells = ("".join(f'<td class="word">{escape(word)}</td>' for word in _provenance(run)) for run in runs)
     rows = "".join(f"<tr>{inner}</tr>" for inner in cells)
     yield f'<details><summary>The runs</summary><div class="wide"><table><tbody>{rows}</tbody></table></div></details>'
 
 
-def _provenance(run: Run) -> list[Any]:
+def _provenance(run: Run) -> list[str]:
     return [str(run.folder), f"seed {run.config.get('seed')}", f"checksum {run.summary.get('checksum')}"]
 
 

@@ -21,12 +21,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """In one line: the value of what has a name, key=value for the rest."""
-        named = [str(v) for k, v in self.label.items() if k.endswith(".name") and v is not None]
-        rest = [
-            f"{k.split('.')[-1]}={_text(v)}" for k, v in self.label.items() if not k.endswith(".name") and v is not None
-        ]
-        return " ".join([*named, *rest])
+        return _name(self.label)
 
 
 def group(runs: Sequence[Run], by: Sequence[str]) -> list[Row]:
@@ -34,8 +29,8 @@ def group(runs: Sequence[Run], by: Sequence[str]) -> list[Row]:
     rows: dict[str, list[Run]] = {}
     for run in _once(runs):
         rows.setdefault(_text(_setting(run)), []).append(run)
-    keys = _labels([members[0] for members in rows.values()], full_keys(runs, by))
-    return [Row({key: members[0].config.get(key) for key in keys}, members) for members in rows.values()]
+    labels = _labels([json.loads(setting) for setting in rows], full_keys(runs, by))
+    return [Row(label, members) for label, members in zip(labels, rows.values(), strict=True)]
 
 
 def best(runs: Sequence[Run], over: Sequence[str], metric: str) -> tuple[list[Run], list[str]]:
@@ -50,10 +45,11 @@ def best(runs: Sequence[Run], over: Sequence[str], metric: str) -> tuple[list[Ru
         choice = {key: setting.pop(key, None) for key in keys}
         rivals.setdefault(_text(setting), {}).setdefault(_text(choice), []).append(run)
     kept, notes = [], []
-    for choices in rivals.values():
+    labels = _labels([json.loads(setting) for setting in rivals], ["method.name"])
+    for label, choices in zip(labels, rivals.values(), strict=True):
         members, note = _winner(choices, f"validation_{metric}")
         kept += members
-        notes += [note] if note else []
+        notes += [f"{_name(label)}: {note}"] if note else []
     return kept, notes
 
 
@@ -82,10 +78,9 @@ def _winner(choices: dict[str, list[Run]], metric: str) -> tuple[list[Run], str]
                 "data.validation=N to hold out N training examples"
             )
     ranked = sorted(scores, key=lambda choice: -scores[choice] if more_is_better(metric) else scores[choice])
-    method = choices[ranked[0]][0].config.get("method.name")
     others = ", ".join(f"{_words(choice)} ({scores[choice]:.4f})" for choice in ranked[1:4])
     more = f" and {len(ranked) - 4} more" if len(ranked) > 4 else ""
-    note = f"{method}: {_words(ranked[0])} chosen by {metric} {scores[ranked[0]]:.4f}, before {others}{more}"
+    note = f"{_words(ranked[0])} chosen by {metric} {scores[ranked[0]]:.4f}, before {others}{more}"
     return choices[ranked[0]], note
 
 
@@ -101,21 +96,26 @@ def _setting(run: Run) -> dict[str, Any]:
     return {key: value for key, value in run.config.items() if not is_seed(key)}
 
 
-def _labels(settings: list[Run], keys: list[str]) -> list[str]:
-    """Greedy: names first, a further key only if it tells apart rows that the keys so far do not."""
-    candidates = sorted(
-        {k: None for run in settings for k in run.config if not is_seed(k)}, key=lambda k: not k.endswith(".name")
-    )
-    for key in candidates:
+def _labels(settings: list[dict[str, Any]], keys: list[str]) -> list[dict[str, Any]]:
+    """Greedy: names first, a further key only if it tells apart settings that the keys so far do not."""
+    candidates = {key: None for setting in settings for key in setting}
+    for key in sorted(candidates, key=lambda key: not key.endswith(".name")):
         if _distinct(settings, keys) == len(settings):
             break
         if _distinct(settings, [*keys, key]) > _distinct(settings, keys):
             keys = [*keys, key]
-    return keys
+    return [{key: setting.get(key) for key in keys} for setting in settings]
 
 
-def _distinct(settings: list[Run], keys: list[str]) -> int:
-    return len({_text([run.config.get(key) for key in keys]) for run in settings})
+def _distinct(settings: list[dict[str, Any]], keys: list[str]) -> int:
+    return len({_text([setting.get(key) for key in keys]) for setting in settings})
+
+
+def _name(label: dict[str, Any]) -> str:
+    """In one line: the value of what has a name, key=value for the rest."""
+    given = {key: value for key, value in label.items() if value is not None}
+    named = [str(value) for key, value in given.items() if key.endswith(".name")]
+    return " ".join([*named, *(f"{k.split('.')[-1]}={_text(v)}" for k, v in given.items() if not k.endswith(".name"))])
 
 
 def _text(value: Any) -> str:
@@ -123,4 +123,4 @@ def _text(value: Any) -> str:
 
 
 def _words(choice: str) -> str:
-    return " ".join(f"{key}={value}" for key, value in json.loads(choice).items())
+    return " ".join(f"{key}={value}" for key, value in json.loads(choice).items() if value is not None)

@@ -24,7 +24,7 @@ class Run:
     folder: Path
     config: dict[str, Any]  # by dotted key, only what can change a result
     columns: list[str]
-    values: Array  # [rounds, columns]; NaN where a round has no such number
+    values: Array  # [rounds, columns]; NaN where a round has no such number, infinity where it was not finite
     summary: dict[str, Any] = field(default_factory=dict)  # empty until the run is done
     published: dict[str, Any] = field(default_factory=dict)
     pictures: dict[str, Any] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Run:
     def series(self, name: str) -> tuple[Array, Array]:
         """The rounds that have this number, and the numbers."""
         values = self.column(name)
-        there = np.isfinite(values)
+        there = ~np.isnan(values)
         return self.column("round")[there], values[there]
 
 
@@ -108,8 +108,14 @@ def _parse(path: Path, stamp: list[list[int]]) -> Entry:
 def _table(records: list[dict[str, Any]]) -> tuple[list[str], Array]:
     """The numbers of all rounds as columns; what is no number stays in the file."""
     columns = list(dict.fromkeys(name for r in records for name, v in r.items() if isinstance(v, int | float)))
-    rows = [[r[c] if isinstance(r.get(c), int | float) else np.nan for c in columns] for r in records]
+    rows = [[_number(record.get(column)) for column in columns] for record in records]
     return columns, np.array(rows, dtype=np.float64).reshape(len(records), len(columns))
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, int | float):
+        return np.nan
+    return value if np.isfinite(value) else np.inf
 
 
 def _json(path: Path) -> dict[str, Any]:

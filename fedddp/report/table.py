@@ -18,11 +18,17 @@ Value = Number | str | float | None
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, how its numbers are written, and which of them is best: the largest (1), the smallest (-1) or none."""
+    """A name of its own, how its numbers are written, and which is best: the largest (1), the smallest (-1) or none."""
 
     name: str
     write: Callable[[float], str] = "{:.4f}".format
     best: int = 0
+    head: str = ""  # what stands above the column, if not its name
+    words: bool = False  # labels, not numbers
+
+    @property
+    def title(self) -> str:
+        return self.head or self.name
 
 
 @dataclass
@@ -45,17 +51,16 @@ class Table:
         return [[written(column, value) for column, value in zip(self.columns, row, strict=True)] for row in self.rows]
 
     def text(self) -> str:
-        lines = [[column.name for column in self.columns], *self.cells()]
+        lines = [[column.title for column in self.columns], *self.cells()]
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.columns))]
-        left = [any(isinstance(row[i], str) for row in self.rows) for i in range(len(self.columns))]
+        signs = ["<" if column.words else ">" for column in self.columns]
         padded = [
-            "  ".join(c.ljust(w) if le else c.rjust(w) for c, w, le in zip(line, widths, left, strict=True)).rstrip()
-            for line in lines
+            "  ".join(f"{c:{s}{w}}" for c, s, w in zip(line, signs, widths, strict=True)).rstrip() for line in lines
         ]
         return "\n".join([*padded, *([""] if self.notes else []), *self.notes])
 
     def md(self) -> str:
-        lines = [[column.name for column in self.columns], ["---"] * len(self.columns), *self.cells()]
+        lines = [[column.title for column in self.columns], ["---"] * len(self.columns), *self.cells()]
         rows = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
         return "\n".join([*rows, *([""] if self.notes else []), *(f"- {note}" for note in self.notes)])
 
@@ -74,7 +79,7 @@ def build(rows: Sequence[Row], metrics: Sequence[str], at: Sequence[int], target
     table = Table()
     for key in rows[0].label:
         name = key.removesuffix(".name")
-        table.add(Column(name), [_plain(row.label[key]) for row in rows])
+        table.add(Column(name, words=True), [_plain(row.label[key]) for row in rows])
     table.add(Column("seeds", "{:.0f}".format), [len(row.runs) for row in rows])
     for metric in metrics:
         for point in _points(rows, at):
@@ -130,8 +135,8 @@ def _add_metric(table: Table, rows: Sequence[Row], metric: str, at: int | None) 
     table.add(Column(name, best=1 if more_is_better(metric) else -1), ours)
     theirs = [published(row, metric, at) for row in rows]
     gaps = [None if o is None or t is None else o.mean - t for o, t in zip(ours, theirs, strict=True)]
-    table.add(Column(f"{name} published"), theirs)
-    table.add(Column(f"{name} difference", "{:+.4f}".format), gaps)
+    table.add(Column(f"{name} published", head="published"), theirs)
+    table.add(Column(f"{name} difference", "{:+.4f}".format, head="difference"), gaps)
 
 
 def _points(rows: Sequence[Row], at: Sequence[int]) -> list[int | None]:

@@ -1,5 +1,6 @@
 """The page: whole, without a network, and alive in a browser."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -57,6 +58,22 @@ def test_a_run_without_pictures_or_classes_has_a_page_too(tmp_path):
     assert "Reliability" not in html
     assert "Who has what" not in html
     assert html.count("<svg") == 1
+
+
+def test_a_posterior_has_a_reliability_of_its_own(tmp_path):
+    bins = {"count": [2.0, 8.0], "confidence": [0.8, 7.2], "right": [1.0, 6.0]}
+    folder = write_run(tmp_path / "a", {}, {"accuracy": [0.7], "averaged_accuracy": [0.8]})
+    numbers = {"reliability": bins, "averaged_reliability": bins | {"right": [1.0, 7.0]}}
+    (folder / "pictures.json").write_text(json.dumps(numbers))
+    html = page(report.make([tmp_path]), "posterior")
+    assert "ECE 0.140" in html  # (|0.8 - 1| + |7.2 - 6|) / 10
+    assert "fedavg, averaged" in html
+    assert "ECE 0.040" in html
+
+
+def test_numbers_that_are_not_finite_leave_a_gap(tmp_path):
+    write_run(tmp_path / "a", {}, {"nll": [float("inf"), 2.0, float("nan")], "ece": [float("nan")] * 3})
+    assert page(report.make([tmp_path], metrics=["nll"]), "diverged").count("<svg") == 1
 
 
 def test_a_click_on_a_heading_sorts_the_table(html, tmp_path):

@@ -140,3 +140,12 @@ def test_an_unknown_metric_names_the_known_ones(sweep):
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (1924000, "1.92 MB"), (5e14, "500 TB")])
 def test_sizes(count, text):
     assert size(count) == text
+
+
+def test_a_run_that_was_not_finite_is_not_averaged_away(tmp_path):
+    for seed, end in enumerate((1.0, float("nan"), 3.0)):
+        write_run(tmp_path / str(seed), {"seed": seed}, {"accuracy": [0.5] * 4, "nll": [2.0, 2.0, 2.0, end]})
+    table = report.make([tmp_path]).table
+    row = table.records()[0]
+    assert row["nll"] == pytest.approx((5 / 3 + 7 / 3) / 2)
+    assert "(2 of 3)" in table.text()
