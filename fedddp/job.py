@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
-from torch import Tensor
 
 from fedddp import checkpoint, rng, tree
 from fedddp.build import make_federation, make_task, measure_width
@@ -26,6 +25,7 @@ from fedddp.jobs import lock
 from fedddp.local import Nothing
 from fedddp.posterior import export
 from fedddp.records import Recorder, last_three, read_metrics, write_json
+from fedddp.spread import histograms
 from fedddp.store import ClientStore
 from fedddp.task import Task
 
@@ -108,7 +108,7 @@ class Job:
                 record = _record(finished, report, metrics, time.perf_counter() - start)
                 every = self.config.evaluation.histograms
                 wanted = bool(every) and (finished % every == 0 or finished in (1, rounds))
-                recorder.round(record, _histograms(report, federation) if wanted else {})
+                recorder.round(record, histograms(report, server, federation.store.memory) if wanted else {})
             if self.after_round is not None:
                 self.after_round(finished)
             pace.round_took(time.perf_counter() - start)
@@ -319,9 +319,3 @@ def _split(task: Task) -> dict[str, Any]:
     counts = count(task.shards, task.data.train.targets.cpu(), task.data.classes)
     sizes = task.shards.num_examples.tolist()
     return {"counts": counts.tolist(), "sizes": sizes, "names": list(task.data.label_names)}
-
-
-def _histograms(report: Report, federation: Federation) -> dict[str, Tensor]:
-    """What is spread over clients: message norms of the active ones and, where the method trains them, losses."""
-    spread = {"clients/train_loss": report.losses, "clients/message_norm": report.norms}
-    return {name: values for name, values in spread.items() if values is not None}

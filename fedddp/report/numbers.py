@@ -8,7 +8,7 @@ import numpy as np
 from fedddp.report.runs import Array, Run
 
 LAST = 3  # rounds that a reported number is the mean of, as in the published tables
-LESS_IS_BETTER = ("nll", "ece", "brier", "rmse", "loss")  # how the names of such metrics end
+LESS_IS_BETTER = ("nll", "ece", "brier", "rmse", "loss", "perplexity")  # how the names of such metrics end
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,38 @@
+"""What is spread over clients or parameters: histograms for TensorBoard."""
+
+from typing import Any
+
+from torch import Tensor
+
+from fedddp.federate import Report
+from fedddp.gaussian import Family, family_of
+
+MOST = 1_000_000  # numbers in a histogram; of more, every n-th is taken
+
+
+def histograms(report: Report, server: Any, memory: Any) -> dict[str, Tensor]:
+    """Losses and message norms of active clients, the posterior's precision, the duals of the clients at home here."""
+    spread = {"clients/train_loss": report.losses, "clients/message_norm": report.norms}
+    family = family_of(server.lam) if hasattr(server, "lam") else None
+    if family is not None:
+        spread["server/precision"] = _precision(family, server.lam)
+    if hasattr(memory, "dual"):
+        spread |= _duals(family, memory.dual)
+    return {name: _thinned(values) for name, values in spread.items() if values is not None}
+
+
+def _duals(family: Family | None, dual: Tensor) -> dict[str, Tensor]:
+    """[H, P] of a point method; of a posterior, the two parts of natural parameters [H, ...]."""
+    if family is None:
+        return {"clients/dual": dual}
+    return {"clients/dual": family.shift(dual), "clients/dual_precision": _precision(family, dual)}
+
+
+def _precision(family: Family, lam: Tensor) -> Tensor:
+    precision = family.precision(lam)
+    return precision.diagonal(dim1=-2, dim2=-1) if family.name == "full" else precision
+
+
+def _thinned(values: Tensor) -> Tensor:
+    flat = values.flatten()
+    return flat[:: max(1, len(flat) // MOST)]
