@@ -1,4 +1,4 @@
-"""Ensembles in a run's records: the averaged prediction, and its least and greatest member."""
+"""One-shot methods as runs: the same bits on any number of ranks, and what the records say of an ensemble."""
 
 import pytest
 import torch
@@ -30,3 +30,17 @@ def test_a_run_records_ensemble_and_members(exchange, tmp_path):
     assert record["accuracy_min"] <= record["accuracy_max"]
     assert {"nll", "ece", "bytes_once", "objective", "train_loss"} <= record.keys()
     assert summary["accuracy"] == record["accuracy"]
+
+
+KRON = {
+    "fedbens": ["method.structure=kron", "method.members=3", "method.steps=6", "method.mixtures=[1,2,3,1,2,3,1]"],
+    "fedfisher": ["method.fisher=kfac", "method.steps=6", "method.bits=8", "method.rank=3"],
+}
+
+
+@pytest.mark.parametrize("method", KRON)
+def test_descents_on_kronecker_factors_have_the_same_bits_on_any_number_of_ranks(worlds, tmp_path, method):
+    """The sweep over methods has GroupNorm in its model, which K-FAC refuses."""
+    words = [*settings(method, *MODELS["mlp"]), *KRON[method], "federation.rounds=2"]
+    sums = [worlds(n).run(run, words, fresh(tmp_path, f"{n}"))[0]["checksum"] for n in (1, 2, 3, 4)]
+    assert len(set(sums)) == 1, sums
