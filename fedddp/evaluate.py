@@ -1,21 +1,118 @@
 """Metrics on the test set, spread over ranks in fixed chunks and added exactly, because they may steer a run."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from fedddp.data import Examples
 from fedddp.exchange import Exchange
-from fedddp.reduce import Ledger, Mean, Message, Sum
+from fedddp.federate import Federation
+from fedddp.objective import CrossEntropy, NextToken
+from fedddp.posterior import Samples, auroc, entropy
+from fedddp.reduce import Field, Gather, Ledger, Mean, Message, Sum
+from fedddp.registry import find
 from fedddp.store import ClientStore
 from fedddp.task import Task
 
 CHUNK = 1000
 
 
-def evaluate(task: Task, exchange: Exchange, models: Tensor, examples: Examples | None = None) -> dict[str, float]:
-    """Metrics of the averaged prediction of models [M, P]."""
+class Models(Protocol):
+    """Parameter vectors [P] whose predictions are averaged: a tensor [M, P], or samples made on the way."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Tensor]: ...
+
+
+@dataclass
+class Evaluator:
+    """What a run reports of its server after a round.
+
+    A method with a posterior (its Server has `lam`) is judged at the mean and, as averaged_*, by averaging `samples`
+    samples. With `ood` inputs, ood_auroc tells how well predictive entropy tells them from the test set.
+    """
+
+    federation: Federation
+    samples: int
+    ood: Examples | None = None
+
+    @property
+    def by_client(self) -> bool:
+        return getattr(self.federation.method, "evaluates", "server") == "clients"
+
+    def __call__(self, server: Any, finished: int) -> dict[str, float]:
+        found = self._metrics(server, finished, self.federation.task.data.test)
+        if (held := self.federation.task.data.validation) is not None:
+            chosen = self._metrics(server, finished, held)
+            found |= {f"validation_{name}": value for name, value in chosen.items()}
+        if self.ood is not None and not self.by_client:
+            for prefix, models in self.kinds(server, finished).items():
+                inside, outside = (self._entropies(models, e) for e in (self.federation.task.data.test, self.ood))
+                found[f"{prefix}ood_auroc"] = auroc(inside, outside)
+        return found
+
+    def point(self, server: Any) -> Tensor:
+        """[M, P] a method's ensemble, or the one model that it has."""
+        method = self.federation.method
+        models: Tensor = method.models(server) if hasattr(method, "models") else server.theta.unsqueeze(0)
+        return models
+
+    def kinds(self, server: Any, finished: int) -> dict[str, Models]:
+        """What to predict with, by the prefix of its metrics: the method's point or ensemble, and its posterior."""
+        kinds: dict[str, Models] = {"": self.point(server)}
+        if hasattr(server, "lam") and self.samples:
+            kinds["averaged_"] = Samples(server.lam, self.samples, self.federation.task.streams.seed, finished)
+        return kinds
+
+    def pictures(self, server: Any, finished: int) -> tuple[dict[str, dict[str, list[float]]], dict[str, Tensor]]:
+        """How sure the model is: numbers for reliability diagrams, and the entropy of every test prediction."""
+        task, exchange = self.federation.task, self.federation.exchange
+        if self.by_client or not isinstance(task.objective, CrossEntropy):
+            return {}, {}
+        kinds = self.kinds(server, finished)
+        bins = {f"{prefix}reliability": reliability(task, exchange, models) for prefix, models in kinds.items()}
+        if isinstance(task.objective, NextToken):  # a row for each token: too many for a histogram
+            return bins, {}
+        sets = {"entropy": task.data.test} | ({"ood_entropy": self.ood} if self.ood is not None else {})
+        spread = {f"{p}{name}": self._entropies(m, e) for p, m in kinds.items() for name, e in sets.items()}
+        return bins, spread
+
+    def _metrics(self, server: Any, finished: int, examples: Examples) -> dict[str, float]:
+        task, exchange = self.federation.task, self.federation.exchange
+        if self.by_client:
+            return evaluate_clients(task, exchange, self.federation.store, examples)
+        found: dict[str, float] = {}
+        for prefix, models in self.kinds(server, finished).items():
+            found |= {f"{prefix}{n}": v for n, v in evaluate(task, exchange, models, examples).items()}
+            if isinstance(models, Tensor) and len(models) > 1:
+                found |= evaluate_members(task, exchange, models, examples)
+        return found
+
+    def _entropies(self, models: Models, examples: Examples) -> Tensor:
+        return entropies(self.federation.task, self.federation.exchange, models, examples)
+
+
+def other_data(name: str, task: Task, root: str) -> Examples | None:
+    """The test inputs of the data set `evaluation.ood`, which the model is to recognise as strange."""
+    if not name:
+        return None
+    if not isinstance(task.objective, CrossEntropy) or isinstance(task.objective, NextToken):
+        raise ValueError(f"evaluation.ood={name}: needs a classification, where predictions have an entropy")
+    inputs = find("data", name)(root=root).load().test.inputs
+    if inputs.shape[1:] != task.data.test.inputs.shape[1:]:
+        raise ValueError(
+            f"evaluation.ood={name}: its inputs are {tuple(inputs.shape[1:])}, the model is made for "
+            f"{tuple(task.data.test.inputs.shape[1:])}; name a data set of the same shape"
+        )
+    return Examples(inputs.to(task.device), torch.zeros(len(inputs), dtype=torch.long, device=task.device))
+
+
+def evaluate(task: Task, exchange: Exchange, models: Models, examples: Examples | None = None) -> dict[str, float]:
+    """Metrics of the averaged prediction of models."""
     return task.objective.metrics(_tally(task, exchange, models, task.data.test if examples is None else examples))
 
 
@@ -29,13 +126,13 @@ def evaluate_members(
     return {f"{name}_min": min(values), f"{name}_max": max(values)}
 
 
-def reliability(task: Task, exchange: Exchange, models: Tensor) -> dict[str, list[float]]:
+def reliability(task: Task, exchange: Exchange, models: Models) -> dict[str, list[float]]:
     """Test examples in each bin of confidence, and the sums of confidence and of right answers; {} in a regression."""
     bins = _tally(task, exchange, models, task.data.test).get("bins")
     return {} if bins is None else dict(zip(("count", "confidence", "right"), bins.tolist(), strict=True))
 
 
-def _tally(task: Task, exchange: Exchange, models: Tensor, examples: Examples) -> dict[str, Tensor]:
+def _tally(task: Task, exchange: Exchange, models: Models, examples: Examples) -> dict[str, Tensor]:
     chunks = list(_chunks(len(examples)))
     empty = task.objective.tally(*_predict(task, models, examples, slice(0, 0)))
     parts: list[Message] = [{name: Sum(value.unsqueeze(0)) for name, value in empty.items()}]
@@ -43,6 +140,21 @@ def _tally(task: Task, exchange: Exchange, models: Tensor, examples: Examples) -
         tally = task.objective.tally(*_predict(task, models, examples, chunk))
         parts.append({name: Sum(value.unsqueeze(0)) for name, value in tally.items()})
     return add_up(exchange, parts, len(chunks), task.device)
+
+
+def entropies(task: Task, exchange: Exchange, models: Models, examples: Examples) -> Tensor:
+    """[N] entropy of the averaged prediction for every example, on every rank."""
+    chunks = list(_chunks(len(examples)))
+    ledger = Ledger(slots=len(chunks))
+    ledger.fields = [Field("entropy", "gather", (CHUNK,), "float64")]  # known even to a rank without a chunk
+    for number in range(exchange.rank, len(chunks), exchange.world_size):
+        row = torch.full((1, CHUNK), torch.nan, dtype=torch.float64)
+        found = entropy(_predict(task, models, examples, chunks[number])[0])
+        row[0, : len(found)] = found
+        ledger.add({"entropy": Gather(row)}, torch.tensor([number]))
+    scales = exchange.agree(ledger.exponents())
+    flat = exchange.add(ledger.encode(scales, len(chunks), task.device))
+    return ledger.decode(flat, scales, len(chunks))["entropy"].flatten()[: len(examples)]
 
 
 def evaluate_clients(
@@ -78,7 +190,7 @@ def _chunks(count: int) -> Iterator[slice]:
         yield slice(start, min(start + CHUNK, count))
 
 
-def _predict(task: Task, models: Tensor, examples: Examples, chunk: slice) -> tuple[Tensor, Tensor]:
+def _predict(task: Task, models: Models, examples: Examples, chunk: slice) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
         outputs = (task.outputs(theta, examples.inputs[chunk]) for theta in models)
         probabilities = sum(task.objective.probabilities(output) for output in outputs) / len(models)

@@ -233,7 +233,7 @@ class Job:
                 for old in checkpoint.found(folder)[:-1]:
                     shutil.rmtree(old)
             checkpoint.save_tensors(self.folder / "server.safetensors", tree.leaves(server))
-            export(self.folder / "posterior.safetensors", federation.task, server)
+            export(self.folder / "posterior.safetensors", federation.task, server, evaluator.point(server))
             write_json(self.folder / "summary.json", summary)
         self.exchange.barrier()
         return summary

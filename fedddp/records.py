@@ -54,9 +54,11 @@ class Recorder:
         _, session, _ = hparams(plain, {})  # type: ignore[no-untyped-call]
         self.board.file_writer.add_summary(session, 0)
 
-    def pictures(self, numbers: dict[str, Any], draw: bool) -> None:
-        """The numbers behind the pictures, to file; drawn, to TensorBoard."""
+    def pictures(self, numbers: dict[str, Any], spread: dict[str, Tensor], draw: bool) -> None:
+        """The numbers behind the pictures, to file; drawn, to TensorBoard, with what is spread over test examples."""
         (self.folder / "pictures.json").write_text(json.dumps(numbers) + "\n")
+        for name, values in spread.items() if draw else ():
+            self.board.add_histogram(f"test/{name}", values, self.rounds)
         if draw and numbers:
             from fedddp.pictures import draw_all  # brings matplotlib: half a second
 

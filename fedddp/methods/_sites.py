@@ -70,7 +70,7 @@ class Settings:
             start = self.family.natural(cohort.task.initial, self.family.precision(start))
         found = local.fit(cohort, cavity, self.temperature * rho, start, clients.solver, self.family)
         bad = int(self.family.improper(found.lam).sum())
-        if bad:
+        if bad and bool(found.lam.isfinite().all()):  # what is not finite, the engine reports
             name = type(self).__module__.rpartition(".")[2]
             raise ValueError(f"{name}: {bad} precisions of the client's posterior are not positive: {REMEDY}")
         return found.lam, found.memory

@@ -1,0 +1,38 @@
+"""predictions of a finished run for inputs of your own, with uncertainties"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run")
+    parser.add_argument(
+        "inputs", type=Path, metavar="INPUT.npz", help="`inputs` [N, ...] as the run's data stores them"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="P.npz")
+    parser.add_argument("--samples", type=int, default=32, help="of the posterior; 0: its mean alone (default: 32)")
+
+
+def call(arguments: argparse.Namespace) -> int:
+    import numpy as np
+    import torch
+
+    from fedddp.predict import load, predict
+
+    if arguments.samples < 0:
+        raise ValueError(f"--samples {arguments.samples}: must be at least 0")
+    trained = load(arguments.run)
+    try:
+        with np.load(arguments.inputs) as file:
+            stored = {name: file[name] for name in file.files}
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{arguments.inputs}: not a readable .npz file: {error}") from error
+    if "inputs" not in stored and len(stored) != 1:
+        raise ValueError(f"{arguments.inputs}: holds {', '.join(stored) or 'nothing'}; name the array `inputs`")
+    inputs = stored.get("inputs", next(iter(stored.values())))
+    found = predict(trained, torch.from_numpy(inputs), arguments.samples)
+    arrays: dict[str, Any] = {name: value.numpy() for name, value in found.items()}
+    np.savez(arguments.out, **arrays)
+    print(f"{len(inputs)} predictions: {', '.join(found)} in {arguments.out}")
+    return 0
