@@ -13,7 +13,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import connection, get_context
+from multiprocessing import connection, forkserver, get_context
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -24,7 +24,7 @@ from fedddp.jobs.meeting import Place, meet
 from fedddp.jobs.runs import Run
 from fedddp.jobs.ticket import Ticket
 
-PRELOAD = ["fedddp.job", "fedddp.commands.run", "torch.utils.tensorboard", "sklearn.datasets"]
+PRELOAD = ["fedddp.job", "fedddp.commands.run", "fedddp.split_picture", "torch.utils.tensorboard", "sklearn.datasets"]
 GRACE = 10.0  # seconds that the other ranks have to end after one failed
 
 
@@ -72,9 +72,7 @@ class Pool:
 
     def work(self, runs: Sequence[Run]) -> Counter[str]:
         """How many runs ended how."""
-        _one_machine()
-        context = get_context("forkserver")
-        context.set_forkserver_preload(PRELOAD)
+        context = warm()
         home = self.out.absolute() / "jobs" / f"local-{os.getpid()}"
         before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -121,7 +119,8 @@ class Pool:
         processes: list[BaseProcess] = []
         for number in range(self.ranks):
             place = Place(number, self.ranks, number, attempt, "localhost")
-            work = (str(run.folder.absolute()), place, mine.log.format(rank=number), _devices(slot, self.ranks))
+            log, devices = mine.log.format(rank=number), _devices(slot, self.ranks)
+            work = (str(home), str(run.folder.absolute()), place, log, devices)
             processes.append(context.Process(target=_rank, args=work))
             processes[-1].start()
         self.jobs.append(Job(run, slot, processes))
@@ -140,12 +139,14 @@ def _cancelled(run: Run) -> bool:
     return found is not None and found.outcome == "cancelled"
 
 
-def _rank(folder: str, place: Place, log: str, devices: str) -> None:
+def _rank(home: str, folder: str, place: Place, log: str, devices: str) -> None:
     """A forked process as one rank of a run."""
     from fedddp import launch
 
     os.environ["TORCHELASTIC_RUN_ID"] = place.attempt
     launch.end_with_parent()
+    if lock.holder(Path(home)) is None:  # the sweep was gone before it could take us along
+        return
     if devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = devices
     with open(log, "w") as file:
@@ -153,6 +154,17 @@ def _rank(folder: str, place: Place, log: str, devices: str) -> None:
         os.dup2(file.fileno(), 2)
     kept = meet(Path(folder), place)
     sys.exit(rank.run(Path(folder), [f"{folder}/config.yaml"], place.ranks) if kept else 0)
+
+
+def warm() -> ForkServerContext:
+    """Start the process that imports what every rank needs; it does so while we plan."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # parallelism is ranks, not threads
+    if Path("/sys/class/net/lo").exists():  # ranks of one machine talk over loopback
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    context = get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    forkserver.ensure_running()
+    return context
 
 
 def slots(ranks: int, threads: int) -> int:
@@ -172,10 +184,3 @@ def _gpus() -> list[str]:
 
 def _devices(slot: int, ranks: int) -> str:
     return ",".join(_gpus()[slot * ranks : (slot + 1) * ranks])
-
-
-def _one_machine() -> None:
-    """Ranks of one machine talk over loopback; parallelism is ranks, not threads."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    if Path("/sys/class/net/lo").exists():
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

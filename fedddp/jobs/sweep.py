@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedddp.jobs import lock, states
+from fedddp.jobs import local, lock, states
 from fedddp.jobs.grid import Point
 from fedddp.jobs.profile import Profile, Size, load
 from fedddp.jobs.runs import Run, plan
@@ -18,6 +18,8 @@ ENDED_WELL = ("done", "cancelled")
 
 
 def launch(arguments: argparse.Namespace, experiment: str | None, points: Sequence[Point]) -> int:
+    if arguments.cluster == "local" and not arguments.dry_run:
+        local.warm()
     name = Path(experiment or "digits").stem
     out = arguments.out or Path("runs") / name
     runs = plan(experiment, points, out)
@@ -43,8 +45,6 @@ def _announce(runs: Sequence[Run], before: dict[Path, State], out: Path, points:
 
 
 def _here(arguments: argparse.Namespace, todo: Sequence[Run], out: Path) -> int:
-    from fedddp.jobs import local
-
     ranks = arguments.ranks or arguments.gpus_per_node or 1
     threads = max((run.config.federation.threads for run in todo), default=1)
     slots = min(local.slots(ranks, threads), arguments.max_parallel or len(todo) or 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 SLOW = Path(__file__).with_name("slow.py")
 # Few examples, several rounds, methods with memory: what a run is interrupted in.
 SMALL = ["data.test_fraction=0.8", "split=iid", "split.clients=4", "local.epochs=1", "local.batch_size=512"]
-SMALL += [f"model={SLOW}:Slow", "method=federated_admm", "evaluation.every=6"]
+SMALL += [f"model={SLOW}:Slow", "method=federated_admm", "evaluation.every=6", "evaluation.histograms=0"]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -50,7 +50,7 @@ def rounds(out: Path) -> int:
     return sum(len(path.read_text().splitlines()) for path in out.glob("*/metrics.jsonl"))
 
 
-def await_(what: str, true: Callable[[], object], seconds: float = 400.0) -> None:
+def await_(what: str, true: Callable[[], object], seconds: float = 300.0) -> None:
     until = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < until, f"waited {seconds:.0f} s for: {what}"

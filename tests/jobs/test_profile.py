@@ -1,0 +1,81 @@
+"""Profiles, sizes, and the script that sbatch gets."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedddp.jobs import profile
+from fedddp.jobs.grid import points
+from fedddp.jobs.profile import Profile, Size
+from fedddp.jobs.runs import plan
+from fedddp.jobs.slurm import Cluster
+
+RECORDED = Path(__file__).with_name("recorded.sbatch")
+
+
+def test_the_built_in_profiles():
+    assert profile.names() == ["cpu", "gpu", "sandbox"]
+    loaded = {name: profile.load(name) for name in profile.names()}
+    assert loaded["gpu"].gpus_per_node == 1
+    assert loaded["cpu"].gpus_per_node == 0
+    assert loaded["sandbox"].gloo_interface == "lo"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("partitoin: gpu", "did you mean profile.partition"),
+        ("time: soon", r"profile\.time=soon: must be of type int"),
+        ("retries: -1", r"profile\.retries=-1"),
+        ("- gpu", "must hold settings"),
+    ],
+)
+def test_mistakes_in_a_profile(tmp_path, text, message):
+    path = tmp_path / "my.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        profile.load(str(path))
+
+
+def test_an_unknown_profile():
+    with pytest.raises(ValueError, match="did you mean sandbox"):
+        profile.load("sandbx")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "ranks", "expected"),
+    [
+        (None, None, None, (1, 1, 0)),
+        (2, None, 4, (2, 4, 0)),
+        (2, None, 3, (2, 3, 0)),
+        (2, 4, None, (2, 8, 4)),
+        (None, 2, None, (1, 2, 2)),
+    ],
+)
+def test_sizes(nodes, gpus, ranks, expected):
+    assert Size.of(Profile(), nodes, gpus, ranks) == Size(*expected)
+
+
+def test_ranks_are_spread_over_the_nodes():
+    assert Size(2, 3, 0).ranks_per_node == 2
+    with pytest.raises(ValueError, match="every node needs a rank"):
+        Size.of(Profile(), 3, None, 2)
+
+
+def test_the_script_is_the_recorded_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))  # no Slurm to ask: no limit on arrays
+    mine = Profile(
+        partition="gpu",
+        account="lab",
+        time=90,
+        memory=64,
+        gpus_per_node=4,
+        cpus_per_rank=8,
+        setup=["module load cuda"],
+        nccl_interface="ib0",
+        options={"constraint": "a100", "exclusive": True},
+    )
+    cluster = Cluster("fedddp-digits", mine, Size.of(mine, 2, None, None), tmp_path, parallel=2)
+    text = cluster.script(plan("digits", points(["seed=0..2"]), tmp_path))
+    assert text.replace(str(tmp_path), "OUT").replace(sys.executable, "PYTHON") == RECORDED.read_text()
