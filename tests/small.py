@@ -31,7 +31,9 @@ MODELS = {
 SETTINGS: dict[str, list[str]] = {  # what a method needs beyond its defaults to be quick on this data
     "dense": ["method.epochs=2", "method.generator_steps=2", "method.batch_size=16", "method.width=4"],
     "fedbens": ["method.structure=last", "method.members=2", "method.steps=4"],  # kron has no factors for GroupNorm
+    "fedlap_func": ["method.steps=4"],
     "fedfisher": ["method.fisher=diag", "method.steps=4"],
+    "fednl": ["method.compressor=top"],  # eigenvectors of 910 parameters take seconds; they have a test of their own
 }
 
 

@@ -78,11 +78,14 @@ class Solver(Settings):
     def memory(self, task: Task, count: int) -> Momentum | Nothing:
         return self.blank(count, task) if self.keep else Nothing()
 
+    def refuse(self, family: Family) -> None:
+        if family is not diagonal:
+            raise ValueError(f"local.name=ivon: fits diagonal Gaussians; for {family.name} ones use von or laplace")
+
     def fit(
         self, cohort: Cohort, cavity: Tensor, entropy_weight: float, start: Tensor, memory: Any, family: Family
     ) -> PosteriorFit:
-        if family is not diagonal:
-            raise ValueError(f"local.name=ivon: fits diagonal Gaussians; for {family.name} ones use von or laplace")
+        self.refuse(family)
         momentum = memory if self.keep else self.blank(len(cohort), cohort.task)
         state, noise = self._begin(cohort, cavity, entropy_weight, start, momentum), cohort.noise()
         lr = self.rate(cohort)

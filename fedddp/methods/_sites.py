@@ -8,7 +8,7 @@ a fixed point. The server keeps that total by the changes of active clients.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ class Clients(NamedTuple):
 class Settings:
     """What every method on natural parameters can be told."""
 
+    broadcast: ClassVar[tuple[str, ...]] = ("lam",)
     delta: float = 1.0  # the prior's precision; its mean is 0
     temperature: float = 1.0  # τ: the likelihood's tempering
     covariance: str = "diagonal"  # or isotropic, or full
@@ -63,12 +64,16 @@ class Settings:
         return Clients(prior.new_zeros(count, *prior.shape), local.memory(task, count))
 
     def fit(self, server: Server, clients: Clients, cohort: Cohort, local: Posterior, rho: float) -> tuple[Tensor, Any]:
-        """lam of q_k, and the solver's memory."""
-        cavity = self.temperature * (rho * server.lam - clients.dual)
-        start = server.lam
+        """lam [C, ...] of q_k, and the solver's memory."""
+        return self.solve(rho * server.lam - clients.dual, rho, server.lam, clients.solver, cohort, local)
+
+    def solve(
+        self, cavity: Tensor, rho: float, start: Tensor, memory: Any, cohort: Cohort, local: Posterior
+    ) -> tuple[Tensor, Any]:
+        """argmin E_q[f_k/τ + energy(cavity)] + rho E_q[log q] for a cavity [C, ...] of each client, from `start`."""
         if cohort.round == 0:  # a network started at the prior's mean, 0, would never break its symmetry
             start = self.family.natural(cohort.task.initial, self.family.precision(start))
-        found = local.fit(cohort, cavity, self.temperature * rho, start, clients.solver, self.family)
+        found = local.fit(cohort, self.temperature * cavity, self.temperature * rho, start, memory, self.family)
         bad = int(self.family.improper(found.lam).sum())
         if bad and bool(found.lam.isfinite().all()):  # what is not finite, the engine reports
             name = type(self).__module__.rpartition(".")[2]

@@ -48,18 +48,18 @@ class Method:
         return Clients(task.initial.new_zeros(count, len(task.initial)), local.memory(task, count))
 
     def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
-        fit = local.minimise(cohort, begin(server.theta, cohort), clients.solver, self.site(server, clients))
-        change = self.dual_change(server, fit.theta, cohort)
+        fit = local.minimise(cohort, begin(server.theta, cohort), clients.solver, self.site(server.theta, clients))
+        change = self.dual_change(server.theta, fit.theta, cohort)
         return Clients(clients.dual + change, fit.memory), {"dual_change": Sum(change)}
 
-    def site(self, server: Server, clients: Clients) -> Tensor:
+    def site(self, anchor: Tensor, clients: Clients) -> Tensor:
         """[C, 2, P] the server's pull minus the client's own dual."""
-        shift = self.delta * server.theta - clients.dual
+        shift = self.delta * anchor - clients.dual
         return torch.stack([shift, torch.full_like(shift, self.delta)], dim=-2)
 
-    def dual_change(self, server: Server, theta: Tensor, cohort: Cohort) -> Tensor:
+    def dual_change(self, anchor: Tensor, theta: Tensor, cohort: Cohort) -> Tensor:
         step = self.delta * dual_rate(self.damping, self.warmup, cohort)
-        return step.unsqueeze(1) * (theta - server.theta)
+        return step.unsqueeze(1) * (theta - anchor)
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         duals = server.duals + total["dual_change"]

@@ -11,7 +11,7 @@ from fedddp import gaussian
 from fedddp.build import make_task
 from fedddp.cohort import Cohort
 from fedddp.gaussian import diagonal
-from fedddp.local import ivon
+from fedddp.local import ivon, ivon_opt
 from fedddp.oracle import Oracle
 from fedddp.rng import Streams
 from tests import toy
@@ -176,3 +176,25 @@ def test_it_finds_the_posterior_of_linear_regression():
 def test_only_diagonal_gaussians(task):
     with pytest.raises(ValueError, match="von or laplace"):
         ivon.Solver().fit(cohort_of(task, 0), prior(task, 1), 1.0, start(task), None, gaussian.full)
+
+
+def test_the_package_itself_is_a_solver_too(task):
+    """local.name=ivon_opt: over two rounds, with its step counter, the same as ours."""
+    more = {"lr": 0.1, "epochs": 2, "batch_size": 7, "beta2": 0.99, "hess_init": 0.25, "rescale_lr": True}
+    order = task.num_examples.argsort(descending=True, stable=True).tolist()[:2]
+    found = []
+    for solver in (ivon.Solver(**more), ivon_opt.Solver(**more)):
+        lam, memory = start(task), solver.memory(task, 2)
+        for number in range(2):
+            cohort = cohort_of(task, *order, number=number)
+            lams, memory, steps = solver.fit(cohort, prior(task, 2), WEIGHT, lam, memory, diagonal)
+            lam = lams.mean(0)
+        found.append((lams, memory.taken, steps))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
+
+
+def test_the_package_takes_no_other_prior(task):
+    solver = ivon_opt.Solver()
+    cavity = diagonal.natural(task.initial[None], 1.0)
+    with pytest.raises(ValueError, match=r"use local\.name=ivon"):
+        solver.fit(cohort_of(task, 0), cavity, 1.0, start(task), solver.memory(task, 1), diagonal)

@@ -1,0 +1,81 @@
+"""The published IVON optimiser, the package ivon-opt (Shen et al. 2024): for a prior N(0, 1/delta) and nothing else.
+
+The reference for variational learning without a federation. Its step counter, which the package's state_dict does not
+hold, is kept with momentum and precision, and noise comes from the client's own stream.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedddp.cohort import Cohort
+from fedddp.gaussian import Family, diagonal
+from fedddp.local import PosteriorFit, ivon
+from fedddp.local.ivon import Momentum
+
+
+@dataclass
+class Solver(ivon.Solver):
+    rescale_lr: bool = True  # the package's default
+
+    def fit(
+        self, cohort: Cohort, cavity: Tensor, entropy_weight: float, start: Tensor, memory: Any, family: Family
+    ) -> PosteriorFit:
+        """Rows are fitted one after the other; each has a prior of its own, the same for all coordinates."""
+        self.refuse(family)
+        momentum = memory if self.keep else self.blank(len(cohort), cohort.task)
+        rows = [self._fit(cohort, row, cavity[row], entropy_weight, start, momentum) for row in range(len(cohort))]
+        return PosteriorFit(
+            torch.stack(rows), momentum if self.keep else memory, cohort.steps(self.epochs, self.batch_size)
+        )
+
+    def _fit(self, cohort: Cohort, row: int, prior: Tensor, weight: float, start: Tensor, momentum: Momentum) -> Tensor:
+        alone = Cohort(cohort.ids[row : row + 1], cohort.round, cohort.task, cohort.oracle)
+        optimiser = self._optimiser(alone, prior, weight, start, momentum, row)
+        (group,) = optimiser.param_groups
+        (theta,) = group["params"]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(cohort.task.streams.key("noise", cohort.round, cohort.ids[row]))
+            for batch in alone.batches(self.epochs, self.batch_size):
+                group["lr"] = self.rate(cohort)
+                for _ in range(self.samples):
+                    with optimiser.sampled_params(train=True):
+                        theta.grad = alone.grad(theta.detach().unsqueeze(0), batch)[0]
+                optimiser.step()
+        cohort.tally.loss[row], cohort.tally.steps[row] = alone.tally.loss[0], alone.tally.steps[0]
+        momentum.grad[row] = group["momentum"]
+        momentum.taken[row] = optimiser.current_step
+        return diagonal.natural(theta.detach(), group["ess"] * (group["hess"] + group["weight_decay"]))
+
+    def _optimiser(
+        self, cohort: Cohort, prior: Tensor, weight: float, start: Tensor, momentum: Momentum, row: int
+    ) -> Any:
+        """ivon-opt in the state that the client was left in."""
+        from ivon import IVON
+
+        precision = diagonal.precision(prior)
+        if bool((precision != precision[0]).any()) or bool(diagonal.shift(prior).any()):
+            raise ValueError("local.name=ivon_opt: takes a prior N(0, 1/delta) only; use local.name=ivon")
+        ess = float(cohort.num_examples[0]) / weight
+        decay = float(precision[0]) / weight / ess
+        optimiser = IVON(
+            [torch.nn.Parameter(diagonal.mean(start).clone())],
+            lr=self.lr,
+            ess=ess,
+            hess_init=self.hess_init,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            weight_decay=decay,
+            mc_samples=self.samples,
+            hess_approx=self.hess_approx,
+            rescale_lr=self.rescale_lr,
+        )
+        (group,) = optimiser.param_groups
+        group["momentum"] = momentum.grad[row].clone()
+        group["hess"] = diagonal.precision(start) / ess - decay
+        if self.hess_restart or cohort.round == 0:
+            group["hess"] = group["hess"] + self.hess_init
+        optimiser.current_step = int(momentum.taken[row])
+        return optimiser
