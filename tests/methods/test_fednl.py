@@ -16,6 +16,7 @@ from fedddp.rng import Streams, stream
 from fedddp.splits import Shards
 from fedddp.task import Task
 from tests import toy
+from tests.small import MODELS, fresh, run, settings
 
 DECAY = 1e-2
 
@@ -163,3 +164,9 @@ def test_noise_keeps_clients_and_server_in_step(exchange, cancer):
     assert not torch.equal(
         server.theta, toy.iterate(toy.federation(fednl.Method(), None, cancer, exchange), 4)[-1].theta
     )
+
+
+def test_gathered_eigenvectors_give_the_same_bits_on_any_number_of_ranks(worlds, tmp_path):
+    words = settings("fednl", *MODELS["conv"], "method.compressor=rank", "federation.participation=0.6")
+    sums = [worlds(ranks).run(run, words, fresh(tmp_path, f"{ranks}"))[0]["checksum"] for ranks in (1, 3)]
+    assert sums[0] == sums[1]

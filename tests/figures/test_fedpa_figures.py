@@ -1,0 +1,46 @@
+"""The pictures of posterior averaging, in small, and what they must show."""
+
+import torch
+
+from fedddp.figures import fedpa_bias_variance, fedpa_cost, fedpa_toy
+from fedddp.rng import stream
+
+
+def test_the_toy_is_drawn(exchange, tmp_path):
+    path = tmp_path / "toy.png"
+    fedpa_toy.draw(path, seeds=1, rounds=2, steps=(1, 10), samples=(2,), exchange=exchange)
+    assert path.stat().st_size > 5000
+
+
+def test_bias_grows_with_fedavgs_steps_and_falls_with_fedpas_samples(tmp_path):
+    """In 10 dimensions; with one sample the two agree in the end."""
+    found = fedpa_bias_variance.study(10, most=50, count=3, starts=3)
+    averaged, _ = fedpa_bias_variance.bias_and_variance(found.averaged, found.exact)
+    sampled, variance = fedpa_bias_variance.bias_and_variance(found.sampled, found.exact)
+    assert averaged[-1] > 1.3 * averaged[:3].min()
+    assert sampled[-1] < 0.7 * sampled[0]
+    assert variance[-1] < variance.max()
+    assert abs(averaged[-1] - sampled[0]) < 0.1 * averaged[-1]
+
+
+def test_a_perfect_estimate_has_neither_bias_nor_variance():
+    exact = torch.randn(4, 3, 5, generator=stream("exact"), dtype=torch.float64)
+    estimates = torch.stack([2 * exact, exact + 1], dim=2)
+    for found in fedpa_bias_variance.bias_and_variance(estimates, exact):
+        assert float(found[0]) < 1e-14
+        assert float(found[1]) > 1e-3
+
+
+def test_the_study_is_drawn(tmp_path):
+    path = tmp_path / "study.png"
+    fedpa_bias_variance.draw(path, dims=(10,), most=2, count=2, starts=2)
+    assert path.stat().st_size > 5000
+
+
+def test_the_cost_is_drawn_and_both_ways_to_the_change_agree(tmp_path):
+    path = tmp_path / "cost.png"
+    fedpa_cost.draw(path, dims=(10, 50), repeats=1)
+    assert path.stat().st_size > 5000
+    theta, samples = torch.ones(6), torch.randn(10, 6, generator=stream("samples"))
+    change = fedpa_cost.delta(theta, samples, fedpa_cost.SHRINKAGE)
+    torch.testing.assert_close(fedpa_cost.solved(theta, samples), change, rtol=1e-4, atol=1e-5)
