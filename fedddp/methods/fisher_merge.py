@@ -13,7 +13,6 @@ import torch
 from fedddp.cohort import Cohort
 from fedddp.curvature import ggn_diag, squared_grads
 from fedddp.local import Point, check
-from fedddp.methods import fedavg
 from fedddp.methods.fedavg import Clients, Server
 from fedddp.reduce import Mean, Message, Sum, Totals
 from fedddp.task import Task
@@ -22,13 +21,19 @@ FISHERS = {"ggn": ggn_diag, "empirical": squared_grads}
 
 
 @dataclass
-class Method(fedavg.Method):
+class Method:
     fisher: str = "ggn"  # the Fisher information, labels drawn from the model; or empirical, labels as they are
     floor: float = 1e-6  # mean information per example below which a coordinate takes the plain mean
 
     def __post_init__(self) -> None:
         check("method.fisher", self.fisher, self.fisher in FISHERS, " or ".join(FISHERS))
         check("method.floor", self.floor, self.floor >= 0, "at least 0")
+
+    def init_server(self, task: Task) -> Server:
+        return Server(task.initial)
+
+    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
+        return Clients(local.memory(task, count))
 
     def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
         fit = local.minimise(cohort, server.theta, clients.solver)

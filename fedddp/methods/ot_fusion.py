@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fedddp.cohort import Cohort
 from fedddp.local import Point
-from fedddp.methods import fedavg
 from fedddp.methods._neurons import Layer, chain, columns, permute
 from fedddp.methods.fedavg import Clients, Server
 from fedddp.reduce import Gather, Message, Totals
@@ -25,10 +24,13 @@ from fedddp.task import Task
 
 
 @dataclass
-class Method(fedavg.Method):
+class Method:
     def init_server(self, task: Task) -> Server:
         chain(task)  # a network that cannot be aligned is refused before anybody trains
-        return super().init_server(task)
+        return Server(task.initial)
+
+    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
+        return Clients(local.memory(task, count))
 
     def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
         fit = local.minimise(cohort, server.theta, clients.solver)

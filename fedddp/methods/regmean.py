@@ -15,7 +15,6 @@ from torch import Tensor
 from fedddp.cohort import Cohort
 from fedddp.curvature import examples
 from fedddp.local import Point, check
-from fedddp.methods import fedavg
 from fedddp.methods._layers import layer_inputs, linear_layers
 from fedddp.methods.fedavg import Clients, Server
 from fedddp.reduce import Gather, Mean, Message, Sum, Totals
@@ -25,7 +24,7 @@ CHUNK = 1000  # examples at a time
 
 
 @dataclass
-class Method(fedavg.Method):
+class Method:
     a: float = 0.9  # factor of the off-diagonal entries of G; 1 is plain least squares
 
     def __post_init__(self) -> None:
@@ -33,7 +32,10 @@ class Method(fedavg.Method):
 
     def init_server(self, task: Task) -> Server:
         check("model", type(task.module).__name__, bool(linear_layers(task)), "a network with linear layers")
-        return super().init_server(task)
+        return Server(task.initial)
+
+    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
+        return Clients(local.memory(task, count))
 
     def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
         fit = local.minimise(cohort, server.theta, clients.solver)
