@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing import connection, forkserver, get_context
 from multiprocessing.context import ForkServerContext
@@ -60,43 +61,52 @@ class Job:
 
 @dataclass
 class Pool:
-    """Runs what it is given, `slots` jobs at a time; `say` gets a line for each that ended."""
+    """Runs what is queued, `slots` jobs at a time; `say` gets a line for each that ended.
+
+    While it is entered, it holds a folder of its own locked: so others see whether its queue still moves.
+    """
 
     out: Path
     ranks: int  # of a job
     slots: int
     say: Callable[[str], None]
     stop: bool = False
+    waiting: deque[Run] = field(default_factory=deque)
     jobs: list[Job] = field(default_factory=list)
     ended: Counter[str] = field(default_factory=Counter)
+    held: ExitStack = field(default_factory=ExitStack)
 
-    def work(self, runs: Sequence[Run]) -> Counter[str]:
-        """How many runs ended how."""
-        context = warm()
-        home = self.out.absolute() / "jobs" / f"local-{os.getpid()}"
-        before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            with lock.hold(home):
-                self._empty(deque(runs), home, context)
-        finally:
-            shutil.rmtree(home, ignore_errors=True)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        return self.ended
+    @property
+    def home(self) -> Path:
+        return self.out.absolute() / "jobs" / f"local-{os.getpid()}"
 
-    def _empty(self, waiting: deque[Run], home: Path, context: ForkServerContext) -> None:
-        """The queue; every run in it has a ticket, so that others see it."""
-        total = len(waiting)
-        for run in waiting:
+    def __enter__(self) -> "Pool":
+        self.held.callback(shutil.rmtree, self.home, ignore_errors=True)
+        self.held.enter_context(lock.hold(self.home))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.held.callback(signal.signal, number, signal.signal(number, self._ask))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.held.close()
+
+    def queue(self, runs: Sequence[Run]) -> None:
+        for run in runs:
             run.prepare()
-            self._ticket(run, home).write(run.folder)
-        while (waiting and not self.stop) or self.jobs:
-            while waiting and not self.stop and len(self.jobs) < self.slots:
-                self._start(waiting.popleft(), home, context)
+            self._ticket(run).write(run.folder)
+        self.waiting.extend(runs)
+
+    def work(self) -> Counter[str]:
+        """How many runs ended how."""
+        context, total = warm(), len(self.waiting)
+        while (self.waiting and not self.stop) or self.jobs:
+            while self.waiting and not self.stop and len(self.jobs) < self.slots:
+                self._start(self.waiting.popleft(), context)
             connection.wait([p.sentinel for job in self.jobs for p in job.processes], timeout=0.5)
             for job in [job for job in self.jobs if job.over()]:
                 self.jobs.remove(job)
-                self._end(job, home, total)
+                self._end(job, total)
+        return self.ended
 
     def _ask(self, number: int, _: FrameType | None) -> None:
         """Stop after the current rounds; at once if asked again."""
@@ -104,12 +114,12 @@ class Pool:
             job.signal(signal.SIGKILL if self.stop else signal.SIGTERM)
         self.stop = True
 
-    def _ticket(self, run: Run, home: Path) -> Ticket:
+    def _ticket(self, run: Run) -> Ticket:
         log = f"{run.folder.absolute()}/rank-{{rank}}.log"
-        return Ticket("local", str(home), list(run.words), run.config.federation.rounds, self.ranks, log)
+        return Ticket("local", str(self.home), list(run.words), run.config.federation.rounds, self.ranks, log)
 
-    def _start(self, run: Run, home: Path, context: ForkServerContext) -> None:
-        mine = self._ticket(run, home)
+    def _start(self, run: Run, context: ForkServerContext) -> None:
+        mine = self._ticket(run)
         if _cancelled(run):
             self.ended["cancelled"] += 1
             return
@@ -120,17 +130,19 @@ class Pool:
         for number in range(self.ranks):
             place = Place(number, self.ranks, number, attempt, "localhost")
             log, devices = mine.log.format(rank=number), _devices(slot, self.ranks)
-            work = (str(home), str(run.folder.absolute()), place, log, devices)
+            work = (mine.job, str(run.folder.absolute()), place, log, devices)
             processes.append(context.Process(target=_rank, args=work))
             processes[-1].start()
         self.jobs.append(Job(run, slot, processes))
 
-    def _end(self, job: Job, home: Path, total: int) -> None:
-        outcome = "cancelled" if _cancelled(job.run) else job.outcome()
-        self._ticket(job.run, home).note(job.run.folder, outcome)
+    def _end(self, job: Job, total: int) -> None:
+        outcome, mine = job.outcome(), self._ticket(job.run)
+        if outcome == "stopped" and _cancelled(job.run):
+            outcome = "cancelled"
+        mine.note(job.run.folder, outcome)
         self.ended[outcome] += 1
         reached = states.progress(job.run.folder)
-        why = states.last_error(self._ticket(job.run, home)) if outcome == "failed" else reached.metric
+        why = states.last_error(mine) if outcome == "failed" else reached.metric
         self.say(f"{self.ended.total()}/{total}  {job.run.folder.name}  {outcome}  {why}")
 
 

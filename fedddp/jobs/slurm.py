@@ -34,11 +34,8 @@ class Executor(submitit.SlurmExecutor):
 
     def script(self, runs: int) -> str:
         """What sbatch will get for an array of so many runs."""
-        array = {"map_count": runs} if runs > 1 else {}
-        self.parameters |= array
+        self.parameters |= {"map_count": runs} if runs > 1 else {}
         text: str = self._make_submission_file_text(self._submitit_command_str, "dry-run")
-        for key in array:
-            del self.parameters[key]
         return text
 
 

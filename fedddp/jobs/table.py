@@ -1,7 +1,7 @@
 """The table that `fedddp status` prints."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedddp.jobs import states, ticket
@@ -12,7 +12,7 @@ HEAD = ("run", "state", "round", "metric", "rounds/min", "left", "")
 
 def table(found: Mapping[Path, State], below: Path) -> str:
     """A line per run, then how many are in which state."""
-    settings = _settings(found)
+    settings = differences({folder: mine.words if (mine := ticket.read(folder)) else () for folder in found})
     rows = [HEAD, *(_row(folder, state, below, settings[folder]) for folder, state in found.items())]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -30,11 +30,11 @@ def _row(folder: Path, state: State, below: Path, settings: str) -> tuple[str, .
     return name, state.name, f"{reached.done}/{reached.rounds}", reached.metric, pace, left, detail
 
 
-def _settings(found: Mapping[Path, State]) -> dict[Path, str]:
-    """What tells a sweep's runs apart: the words that not all of them have."""
-    words = {folder: mine.words if (mine := ticket.read(folder)) else [] for folder in found}
+def differences(words: Mapping[Path, Sequence[str]]) -> dict[Path, str]:
+    """What tells a sweep's runs apart: the words that not all of them have; all words of a single run."""
     counts = Counter(word for given in words.values() for word in given)
-    return {f: " ".join(w for w in given if counts[w] < len(words) or len(words) == 1) for f, given in words.items()}
+    shared = {word for word, count in counts.items() if count == len(words) > 1}
+    return {folder: " ".join(word for word in given if word not in shared) for folder, given in words.items()}
 
 
 def _time(seconds: float) -> str:

@@ -101,9 +101,10 @@ def nodes(job: str) -> list[str]:
 
 def array(scene: Scene) -> dict[str, Any]:
     """As a user types it."""
-    done = fedddp("sweep", *CASE, "seed=0..3", "--wait", *scene.options())
+    done = fedddp("sweep", *CASE, "seed=0..4", "--max-parallel", 4, "--wait", *scene.options())
     assert done.returncode == 0, done.stdout + done.stderr
-    return {"checksums": checksums(scene.out), "status": fedddp("status", scene.out).stdout}
+    jobs = [found.job for run in runs(scene.out) if (found := ticket.read(run))]
+    return {"checksums": checksums(scene.out), "jobs": jobs, "status": fedddp("status", scene.out).stdout}
 
 
 def two_nodes(scene: Scene) -> dict[str, Any]:
@@ -208,7 +209,7 @@ def out_of_retries(scene: Scene) -> dict[str, Any]:
 
 
 def plain(scene: Scene) -> dict[str, Any]:
-    """The script for those without submitit, requeued after Slurm's warning."""
+    """The script for those without submitit, preempted where Slurm sends nothing but SIGTERM."""
     scene.pace(SLOWLY)
     scene.out.mkdir(parents=True)
     log = scene.folder / "log"
@@ -216,7 +217,7 @@ def plain(scene: Scene) -> dict[str, Any]:
     environment = f"ALL,GLOO_SOCKET_IFNAME=lo,FEDDDP_PYTHON={sys.executable},SLOW={scene.folder / 'pace'}"
     job = call("sbatch", "--parsable", "--export", environment, *options, PLAIN, scene.out / "plain", *CASE).strip()
     scene.at_work()
-    call("scancel", "--signal", "USR2", job)
+    call("scancel", "--signal", "TERM", job)
     await_("the requeue", lambda: "requeued" in log.read_text())
     scene.pace(0)
     return {"checksums": scene.done(), "log": log.read_text()}
@@ -244,7 +245,7 @@ def found(slurm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fou
 def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The same runs without Slurm and without disturbance."""
     out = tmp_path_factory.mktemp("local")
-    done = fedddp("sweep", *CASE, "seed=0..3", "--out", out)
+    done = fedddp("sweep", *CASE, "seed=0..4", "--out", out)
     assert done.returncode == 0, done.stdout + done.stderr
     return checksums(out)
 
@@ -254,12 +255,13 @@ def same(sums: dict[str, str], local: dict[str, str], count: int = 1) -> bool:
     return len(sums) == count and all(local[name] == value for name, value in sums.items())
 
 
-def test_an_array_of_four_runs(found, local):
+def test_an_array_of_four_runs_and_one_that_does_not_fit(found, local):
     seen = found("array")
-    assert same(seen["checksums"], local, 4)
-    assert seen["status"].count(" done ") == 4
-    assert seen["status"].count(f"{ROUNDS}/{ROUNDS}") == 4
-    assert "4 done" in seen["status"]
+    assert same(seen["checksums"], local, 5)
+    assert sorted("_" in job for job in seen["jobs"]) == [False, True, True, True, True]
+    assert seen["status"].count(" done ") == 5
+    assert seen["status"].count(f"{ROUNDS}/{ROUNDS}") == 5
+    assert "5 done" in seen["status"]
 
 
 def test_two_nodes_with_two_ranks_each(found, local):
@@ -338,5 +340,6 @@ def test_the_plain_script(found, local):
 def test_an_array_larger_than_the_cluster_takes_is_cut(slurm, tmp_path):
     scene = Scene(tmp_path)
     text = fedddp("sweep", *CASE, "seed=0..10", "--max-parallel", 3, "--dry-run", *scene.options()).stdout
-    assert text.count("--array=0-4%3") == 2  # five each, and one alone that is no array
+    assert text.count("--array=0-3%3") == 2
+    assert text.count("--array=0-2%3") == 1
     assert text.count("#!/bin/bash") == 3
