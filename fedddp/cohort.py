@@ -97,6 +97,8 @@ class Cohort:
         keys = torch.tensor([self.task.streams.key("order", self.round, client) for client in self.ids])
         by_epoch = keys.unsqueeze(1) + torch.arange(epochs) * 0x2545F4914F6CDD1D
         order = permutations(by_epoch.reshape(-1), sizes.repeat_interleave(epochs)).view(count, epochs, -1)
+        if self.task.streams.kind == "common":
+            order = self._by_class(order.argsort(2))
         batch_size = min(batch_size, order.shape[2])
         per_epoch = -(-sizes // batch_size).unsqueeze(1)
         step = torch.arange(int(epochs * per_epoch.max())).unsqueeze(0)
@@ -108,6 +110,20 @@ class Cohort:
         local = order[rows, epoch.unsqueeze(2), position]
         start = self.task.shards.offsets[list(self.ids)].view(-1, 1, 1)
         return self.task.shards.order[start + local], valid
+
+    def _by_class(self, ranks: Tensor) -> Tensor:
+        """Ranks [C, epochs, N] among a client's examples ordered by class, as places in its own order.
+
+        The inverse of a permutation sends a place to about the same share of the way for every size, so clients that
+        share a key see about the same labels at the same step, if their classes are mixed alike.
+        """
+        targets = self.task.data.train.targets
+        if targets.dim() > 1 or targets.is_floating_point():
+            return ranks
+        for row, client in enumerate(self.ids):
+            by_class = targets[self.task.shards.of_client(client)].argsort(stable=True).cpu()
+            ranks[row, :, : len(by_class)] = by_class[ranks[row, :, : len(by_class)]]
+        return ranks
 
     def everything(self, batch_size: int = 1024) -> Iterator[Batch]:
         """All examples of every client once, in their stored order, in chunks."""

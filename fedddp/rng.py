@@ -27,7 +27,8 @@ class Streams:
     """A run's random streams.
 
     kind    independent  every client and round draws its own
-            common       all clients share a round's draws (common random numbers)
+            common       all clients share a round's draws (common random numbers), and go through their examples in
+                         one order of classes, so that a step sees about the same labels everywhere
             frozen       the same draws for all clients in every round: to reproduce published runs only
     """
 
