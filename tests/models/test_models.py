@@ -14,6 +14,8 @@ GRAY, COLOUR = (28, 28), (3, 32, 32)
 WORDS = {"embedding": 96, "hidden": 670, "layers": 1, "projection": 96, "predict": "all"}
 COUNTS = [
     ("logistic", {}, GRAY, 10, 7_850),
+    ("logistic", {"pool": 4}, GRAY, 10, 500),
+    ("logistic", {"pool": 5}, COLOUR, 10, 1_090),
     ("logistic", {}, (10_000,), 500, 5_000_500),  # StackOverflow's tags
     ("mlp", {"hidden": [200, 100], "activation": "sigmoid"}, GRAY, 10, 178_110),
     ("mlp", {"hidden": [200, 200]}, GRAY, 10, 199_210),
