@@ -82,9 +82,8 @@ def draw(
         _losses(left)
         _curves(middle, averaged, 0)
         _curves(right, sampled, len(averaged))
-        lowest = min(float(curve.min()) for curve in (averaged | sampled).values())
         for axes in (middle, right):
-            axes.set_ylim(0.8 * lowest, 60)
+            axes.set_ylim(0.1, 300)  # one step on all data goes on below
         figure.savefig(out, dpi=150)
 
 
