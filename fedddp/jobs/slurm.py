@@ -21,8 +21,9 @@ from fedddp.jobs.rank import Task
 from fedddp.jobs.runs import Run
 from fedddp.jobs.ticket import Ticket
 
-# Until our task listens, a warning must not kill the interpreter, as SIGUSR2 would.
-PYTHON = f'sh -c \'trap "" USR2; exec "$0" "$@"\' {shlex.quote(sys.executable)}'
+# Until our task listens, a warning must wait, not kill the interpreter; an `env` too old for that can only ignore it.
+HOLD = 'trap "" USR2; env --block-signal=USR2 true 2>&- && set -- env --block-signal=USR2 "$@"; exec "$@"'
+PYTHON = shlex.join(["sh", "-c", HOLD, "sh", sys.executable])
 
 
 class Executor(submitit.SlurmExecutor):
