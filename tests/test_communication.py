@@ -16,6 +16,10 @@ NUMBER = 4  # bytes of a float32
         ("fedavg", 1, 1),
         ("fedadam", 1, 1),  # the server's moments stay at the server
         ("scaffold", 2, 2),
+        ("mime", 2, 3),  # the gradient and the statistics come in the second phase
+        ("mimelite", 2, 2),
+        ("fedpa", 1, 1),
+        ("fedcurv", 3, 3),
     ],
 )
 def test_vectors_sent_per_client_and_round(exchange, tmp_path, method, up, down):

@@ -128,6 +128,6 @@ def _panel(axes: Any, title: str, label: str, x: Sequence[float], estimates: Ten
     axes.set_ylabel("bias", color=COLOURS[0])
     right = axes.twinx()
     right.plot(x, variance, "s--", color=COLOURS[1])
-    right.set(yscale="log")
+    right.set(ylim=(0, None))
     right.set_ylabel("variance", color=COLOURS[1])
     right.grid(visible=False)

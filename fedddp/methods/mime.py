@@ -67,7 +67,9 @@ class Method:
 
     def init_clients(self, count: int, task: Task, local: Point) -> Clients:
         plain = isinstance(local, sgd.Solver) and not local.momentum
-        check("local", type(local).__module__.rpartition(".")[2], plain, "sgd without momentum: it is the server's")
+        check(
+            "local.name", type(local).__module__.rpartition(".")[2], plain, "sgd without momentum: it is the server's"
+        )
         return Clients(local.memory(task, count))
 
     def phase(self, server: Server, index: int) -> Phase | None:

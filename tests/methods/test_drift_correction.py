@@ -106,5 +106,5 @@ def test_one_full_step_of_mime_is_a_step_of_the_servers_optimiser(exchange):
 
 
 def test_mime_needs_plain_sgd():
-    with pytest.raises(ValueError, match="local=adam: must be sgd without momentum"):
+    with pytest.raises(ValueError, match=r"local\.name=adam: must be sgd without momentum"):
         mime.Method().init_clients(2, toy.task(), adam.Solver())
