@@ -63,7 +63,7 @@ class Kron(NamedTuple):
         """log |self + delta|; [C]."""
         total = self.blocks[0].outer.new_zeros(len(self.blocks[0].outer))
         for block in self.blocks:
-            left, right = (torch.linalg.eigvalsh(factor) for factor in block)
+            left, right = (torch.linalg.eigvalsh(factor).clamp_min(0) for factor in block)  # rounding goes below 0
             total = total + (left.unsqueeze(2) * right.unsqueeze(1) + delta).log().sum((1, 2))
         return total
 

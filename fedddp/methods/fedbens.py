@@ -61,7 +61,10 @@ class Method:
         check("method.structure", self.structure, self.structure in STRUCTURES, " or ".join(STRUCTURES))
         check("method.temperature", self.temperature, self.temperature > 0, "above 0")
         check("method.prior_variance", self.prior_variance, self.prior_variance > 0, "above 0")
+        most = max(self.mixtures, default=self.members)
+        check("method.members", self.members, self.members <= most, f"at most {most}, the largest of method.mixtures")
         check("method.steps", self.steps, self.steps >= 1, "at least 1")
+        check("method.lr", self.lr, self.lr > 0, "above 0")
         check("method.validate_every", self.validate_every, self.validate_every >= 1, "at least 1")
 
     @property
@@ -83,8 +86,10 @@ class Method:
 
     def init_server(self, task: Task) -> Server:
         self._structure.refuse(task)
-        fine = len(self.mixtures) in (0, task.num_clients)
-        check("method.mixtures", self.mixtures, fine, f"one number for each of the {task.num_clients} clients")
+        count = task.num_clients
+        check("method.mixtures", self.mixtures, len(self.mixtures) in (0, count), f"one for each of {count} clients")
+        for name, ids in (("join", self.join), ("leave", self.leave)):
+            check(f"method.{name}", ids, all(0 <= i < count for i in ids), f"numbers of clients, 0 to {count - 1}")
         starts = initialisations(task, self.members)
         return Server(starts[0], starts, starts, begin(starts, task, self._adam, validate=False))
 
@@ -125,10 +130,10 @@ class Method:
 
     def slope(self, server: Server, clients: Mixture, cohort: Cohort, local: Point) -> tuple[Mixture, Message]:
         """What each client here adds to the gradient of the server's objective at every member."""
-        here = self._here(cohort)
-        mixture = clients._replace(weight=clients.weight * here.unsqueeze(1))
+        mixture = clients._replace(weight=clients.weight * self._here(cohort).unsqueeze(1))
         slopes, values = slope(mixture, server.descent.theta, partial(self._times, cohort.task))
-        return clients, {"slope": Sum(slopes), "value": Sum(values), "clients": Sum(here.to(slopes.dtype))}
+        counted = (mixture.weight.sum(1) > 0).to(slopes.dtype)  # a client that failed to train has no posterior
+        return clients, {"slope": Sum(slopes), "value": Sum(values), "clients": Sum(counted)}
 
     def descend(self, server: Server, total: Totals, task: Task, step: int) -> Server:
         again = (total["clients"] - 1) / self.prior_variance  # the prior is in every client's posterior: divide

@@ -60,6 +60,7 @@ class Method:
             "0, or above 0 with kfac",
         )
         check("method.steps", self.steps, self.steps >= 1, "at least 1")
+        check("method.lr", self.lr, self.lr > 0, "above 0")
         check("method.validate_every", self.validate_every, self.validate_every >= 1, "at least 1")
 
     @property

@@ -154,8 +154,31 @@ def test_clients_may_have_mixtures_of_different_sizes(exchange):
     close(fed.store.memory.weight, torch.tensor([[1, 0, 0], [1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0]], dtype=torch.float64))
     assert (fed.store.memory.modes[0, 1:] == 0).all()
     assert server.members.shape == (2, task.layout.numel)
-    with pytest.raises(ValueError, match="one number for each of the 3 clients"):
-        fedbens.Method(mixtures=[1, 2]).init_server(task)
+    with pytest.raises(ValueError, match="one for each of 3 clients"):
+        fedbens.Method(members=2, mixtures=[1, 2]).init_server(task)
+    with pytest.raises(ValueError, match="largest of"):
+        fedbens.Method(members=3, mixtures=[1, 2, 1])
+    with pytest.raises(ValueError, match=r"leave=\[3\]"):
+        fedbens.Method(structure="diag", leave=[3]).init_server(task)
+
+
+@dataclass
+class Failing(sgd.Solver):
+    """Client 1 cannot train."""
+
+    def minimise(self, cohort, *args, **options):
+        if 1 in cohort.ids:
+            raise RuntimeError("no")
+        return super().minimise(cohort, *args, **options)
+
+
+def test_a_client_that_fails_to_train_is_not_counted(exchange):
+    task = given.task(given.mlp(), (5,))
+    settings = {"members": 2, "structure": "diag", "steps": 5}
+    failed = toy.federation(fedbens.Method(**settings), Failing(lr=0.05), task, exchange)
+    failed.skip_bad = True
+    without = toy.federation(fedbens.Method(join=[1], **settings), sgd.Solver(lr=0.05), task, exchange)
+    assert torch.equal(toy.iterate(failed, 1)[-1].members, toy.iterate(without, 1)[-1].members)
 
 
 def test_members_share_initialisations_and_differ_in_batch_order(exchange):
