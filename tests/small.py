@@ -14,11 +14,13 @@ from fedddp.job import Job
 METHODS = registry.names("method")
 SMALL = [
     "data.name=digits",
-    "data.test_fraction=0.85",
+    "data.test_fraction=0.9",
     "split.clients=7",
     "split.minimum=4",
     "federation.rounds=3",
     "federation.check_every=1",
+    "evaluation.every=3",
+    "evaluation.samples=2",
     "evaluation.histograms=0",  # nor pictures, which take longer than the run
     "federation.cohort_width=3",  # several clients a cohort, so that bits would show a rank-dependent grouping
     "local.batch_size=8",

@@ -12,7 +12,7 @@ from tests.small import METHODS, MODELS, fresh, run, settings
 @pytest.mark.parametrize("participation", [1.0, 0.3])
 @pytest.mark.parametrize("method", METHODS)
 def test_same_bits_on_any_number_of_ranks(worlds, tmp_path, method, participation, model):
-    words = settings(method, *MODELS[model], f"federation.participation={participation}")
+    words = settings(method, *MODELS[model], f"federation.participation={participation}", "federation.rounds=2")
     sums = {}
     for ranks in (1, 2, 3, 4):
         summary = worlds(ranks).run(run, words, fresh(tmp_path, f"{ranks}"))[0]
@@ -22,7 +22,7 @@ def test_same_bits_on_any_number_of_ranks(worlds, tmp_path, method, participatio
 
 @pytest.mark.parametrize("method", METHODS)
 def test_more_ranks_than_clients(worlds, tmp_path, method):
-    words = settings(method, *MODELS["mlp"], "split.clients=2")
+    words = settings(method, *MODELS["mlp"], "split.clients=2", "federation.rounds=2")
     one = worlds(1).run(run, words, fresh(tmp_path, "1"))[0]
     four = worlds(4).run(run, words, fresh(tmp_path, "4"))[0]
     assert one["checksum"] == four["checksum"]
