@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedddp.cli import main
-from fedddp.jobs import lock, states
+from fedddp.jobs import local, lock, states
 from tests.jobs.command import SMALL, await_, checksums, fedddp, finished, rounds, runs, start
 
 FEW = ["digits", *SMALL, "federation.rounds=4"]
@@ -31,6 +31,22 @@ def sweep(capsys, *words):
     with pytest.raises(SystemExit) as end:
         main(["sweep", *map(str, words)])
     return end.value.code, capsys.readouterr().out
+
+
+def forked(folder, *words):
+    """A command in a process of its own, from the helper that has imported everything: (exit code, output)."""
+    log = folder / "log"
+    process = local.warm().Process(target=_main, args=([*map(str, words)], log))
+    process.start()
+    process.join()
+    return process.exitcode, log.read_text()
+
+
+def _main(words, log):
+    with open(log, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    main(words)
 
 
 def used(folder):
@@ -75,7 +91,7 @@ def test_two_ranks_give_the_bits_of_one_and_debug_those_of_both(tmp_path, capsys
     for ranks in (1, 2):
         code, _ = sweep(capsys, *FEW, "--ranks", ranks, "--out", tmp_path / str(ranks))
         assert code == 0
-    assert fedddp("sweep", *FEW, "--cluster", "debug", "--out", tmp_path / "debug").returncode == 0
+    assert forked(tmp_path, "sweep", *FEW, "--cluster", "debug", "--out", tmp_path / "debug")[0] == 0
     assert checksums(tmp_path / "1") == checksums(tmp_path / "2") == checksums(tmp_path / "debug") != {}
 
 
@@ -101,9 +117,9 @@ def test_what_is_at_work_is_not_started_twice_and_can_be_cancelled(tmp_path, cap
     assert code == 0
     assert text.splitlines()[0].endswith("1 running, 1 queued")
     assert len(text.splitlines()) == 3  # and a line for each
-    third = fedddp("run", f"{busy}/config.yaml", "--out", busy, "--resume", "--ranks", 1)
-    assert third.returncode == 1
-    assert "is at work already: process" in third.stderr
+    code, text = forked(tmp_path, "run", f"{busy}/config.yaml", "--out", busy, "--resume", "--ranks", 1)
+    assert code == 1
+    assert "is at work already: process" in text
     shown = fedddp("status", out).stdout
     assert " running " in shown
     assert " queued " in shown

@@ -46,5 +46,6 @@ def slurm() -> Iterator[Path]:
         yield Path(folder)
     finally:
         sandbox("stop", "--purge")
+        shutil.rmtree(folder, ignore_errors=True)
         for name in ("SLURM_CONF", "SLURM_SANDBOX_DIR", *(f"SLURM_SANDBOX_{name}" for name in SETTINGS)):
             os.environ.pop(name, None)
