@@ -56,7 +56,7 @@ def test_the_numbers_behind_the_pictures_are_right(sweep):
 
 def test_a_resumed_run_is_one_session_with_one_picture(exchange, tmp_path):
     folder = fresh(tmp_path, "run")
-    words = settings("fedavg", "checkpoint.every=1", "evaluation.histograms=1")
+    words = settings("fedavg", "checkpoint.every=1", "evaluation.every=1", "evaluation.histograms=1")
     assert run(words, folder, kill_after=2) is None
     assert run(words, folder, resume=True)
     assert run(words, folder, resume=True)  # of a finished run, nothing is written again
