@@ -14,7 +14,7 @@ from fedddp.job import Job
 METHODS = registry.names("method")
 SMALL = [
     "data.name=digits",
-    "data.test_fraction=0.9",
+    "data.test_fraction=0.85",
     "split.clients=7",
     "split.minimum=4",
     "federation.rounds=3",
