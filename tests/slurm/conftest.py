@@ -1,4 +1,4 @@
-"""A real Slurm for the session: wherever root and apt are at hand, and always in CI."""
+"""A real Slurm for these tests: wherever root and apt are at hand, and always in CI."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ def sandbox(*words: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def slurm() -> Iterator[Path]:
     """The sandbox's folder; SLURM_CONF is set as long as it runs."""
     if missing() and os.environ.get("CI") != "true":
