@@ -1,0 +1,17 @@
+"""The embedded digits, read without importing scikit-learn, are scikit-learn's."""
+
+import torch
+from sklearn.datasets import load_digits
+
+from fedddp.data.digits import Source
+
+
+def test_the_digits_are_scikit_learns():
+    raw, data = load_digits(), Source().load()
+    inputs = torch.cat([data.test.inputs, data.train.inputs])
+    targets = torch.cat([data.test.targets, data.train.targets])
+    ours = sorted(zip(inputs.flatten(1).tolist(), targets.tolist(), strict=True))
+    theirs = sorted(zip(raw.data.astype(int).tolist(), raw.target.tolist(), strict=True))
+    assert ours == theirs
+    assert inputs.dtype == torch.uint8
+    assert len(data.test.targets) == 359
