@@ -1,17 +1,16 @@
 """IVON with any diagonal Gaussian as prior and both multipliers ("Federated ADMM from Bayesian Duality", Alg. 2).
 
-With effective sample size ess = N_k/entropy_weight and the cavity's (shift, precision)/N_k = (b, c) for one example,
+With effective sample size ess = N_k/entropy_weight and (c, C) = (shift, precision) of cavity/entropy_weight,
 
-    theta = m + z σ,    σ = 1/√(ess q),    z ~ N(0, 1),    ĝ = gradient of the batch's mean loss at theta
-    ĥ  = ĝ z/σ                                  (Price's theorem, from reparametrisation; or ess ĝ²)
+    theta = m + z/√s,    z ~ N(0, 1),    ĝ = gradient of the batch's mean loss at theta
+    ĥ  = ĝ z √s                                 (Price's theorem, from reparametrisation; or ess ĝ²)
     g <- β1 g + (1-β1) ĝ
-    q <- q + (1-β2)(ĥ + c - q) + ½ (1-β2)² (ĥ + c - q)²/q
-    m <- m - lr (g/(1-β1ᵗ) + c m - b)/q
+    s <- s (1 + x + ½x²),    x = (1-β2) (ess ĥ + C - s)/s
+    m <- m - lr (ess g/(1-β1ᵗ) + C m - c)/s
 
-and the posterior is N(m, 1/(ess q)). Alg. 2 keeps h = q - δ with its prior's δ = s̄/ess, and hands the multipliers
-(v, u) to the lines for ĥ and m; as c = δ - u and b = δ m̄ - v these are the same numbers, and only q and the cavity are
-needed. q = q (1 + x + ½x²) with x = (1-β2)(ĥ + c - q)/q, so it stays positive whatever the gradients, even where the
-cavity's precision is negative.
+and the posterior is N(m, 1/s). Alg. 2 has s = ess (h + δ) with its prior's δ = s̄/ess, and hands the multipliers (v, u)
+to the lines for ĥ and m; as C = s̄ - u/rho and c = s̄ m̄ - v/rho these are the same numbers, and the cavity is all that is
+needed. s stays positive whatever the gradients, even where the cavity's precision is negative.
 
 A fit starts at the precision of `start`, which is h = 0 in Alg. 2, plus ess·hess_init in the first round (as the
 published settings do) or in every round (as Alg. 2 prints).
@@ -40,9 +39,9 @@ class State(NamedTuple):
     """The rows [c, ...] of the clients still at work; everything is updated in place."""
 
     mean: Tensor  # m
-    precision: Tensor  # q
-    shift: Tensor  # -b
-    pull: Tensor  # c
+    precision: Tensor  # s
+    shift: Tensor  # -c
+    pull: Tensor  # C
     momentum: Tensor  # g
     taken: Tensor
     ess: Tensor  # [c, 1]
@@ -89,29 +88,26 @@ class Solver(Settings):
         momentum = memory if self.keep else self.blank(len(cohort), cohort.task)
         state, noise = self._begin(cohort, cavity, entropy_weight, start, momentum), cohort.noise()
         lr = self.rate(cohort)
-        scale = lr * (self.hess_init + state.pull.mean(1, keepdim=True)) if self.rescale_lr else None
+        scale = lr * (self.hess_init + state.pull.mean(1, keepdim=True) / state.ess) if self.rescale_lr else None
         for batch in cohort.batches(self.epochs, self.batch_size):
             rows = len(batch.inputs)
             here = State(*(leaf[:rows] for leaf in state))
             self._estimate(here, cohort, batch, noise)
             self._step(here, lr, None if scale is None else scale[:rows])
-        precision = state.precision.mul_(state.ess)
-        lam = torch.stack([precision * state.mean, precision], dim=-2)
+        lam = torch.stack([state.precision * state.mean, state.precision], dim=-2)
         return PosteriorFit(lam, momentum if self.keep else memory, cohort.steps(self.epochs, self.batch_size))
 
     def _begin(self, cohort: Cohort, cavity: Tensor, weight: float, start: Tensor, momentum: Momentum) -> State:
-        count = cohort.num_examples.unsqueeze(1)
-        ess = count / weight
-        precision = diagonal.precision(start) / ess
-        if self.hess_restart or cohort.round == 0:
-            precision = precision + self.hess_init
+        ess = cohort.num_examples.unsqueeze(1) / weight
+        first = self.hess_init if self.hess_restart or cohort.round == 0 else 0.0
+        precision = diagonal.precision(start) + first * ess
         mean = diagonal.mean(start).expand(len(cohort), -1).clone()
-        shift, pull = -diagonal.shift(cavity) / count, diagonal.precision(cavity) / count
+        shift, pull = diagonal.shift(cavity) / -weight, diagonal.precision(cavity) / weight
         scratch = torch.empty(3, *mean.shape, dtype=mean.dtype, device=mean.device)
         return State(mean, precision, shift, pull, *momentum, ess, *scratch)
 
     def _estimate(self, state: State, cohort: Cohort, batch: Batch, noise: Noise) -> None:
-        """Into scratch: grad <- ĝ and noise <- ĥ/(ess q), both means over samples."""
+        """Into scratch: grad <- ĝ and noise <- ĥ/s, both means over samples."""
         self._sample(state, cohort, batch, noise)
         if self.samples > 1:
             grad, curvature = state.grad.clone(), state.noise.clone()
@@ -123,7 +119,7 @@ class Solver(Settings):
             torch.div(curvature, self.samples, out=state.noise)
 
     def _sample(self, state: State, cohort: Cohort, batch: Batch, noise: Noise) -> None:
-        torch.mul(state.precision, state.ess, out=state.theta).sqrt_()  # 1/σ
+        torch.sqrt(state.precision, out=state.theta)
         noise.fill(state.noise).div_(state.theta)
         torch.add(state.mean, state.noise, out=state.theta)
         grad = cohort.grad(state.theta, batch, out=state.grad)
@@ -132,18 +128,18 @@ class Solver(Settings):
         if self.hess_approx == "price":
             state.noise.mul_(grad)
         else:
-            torch.mul(grad, grad, out=state.noise).div_(state.precision)
+            torch.mul(grad, grad, out=state.noise).mul_(state.ess).div_(state.precision)
 
     def _step(self, state: State, lr: float, scale: Tensor | None) -> None:
         rate = 1 - self.beta2
         state.taken.add_(1)
         state.momentum.lerp_(state.grad, 1 - self.beta1)
-        x = state.noise.mul_(rate * state.ess).addcdiv_(state.pull, state.precision, value=rate).sub_(rate)
+        x = state.noise.mul_(rate * state.ess).sub_(rate).addcdiv_(state.pull, state.precision, value=rate)
         growth = torch.addcmul(x, x, x, value=0.5, out=state.grad)
         state.precision.addcmul_(state.precision, growth)
-        debias = 1 / (1 - self.beta1**state.taken)
+        debiased = state.ess / (1 - self.beta1**state.taken).unsqueeze(1)
         slope = torch.addcmul(state.shift, state.pull, state.mean, out=state.grad)
-        slope.addcmul_(state.momentum, debias.unsqueeze(1))
+        slope.addcmul_(state.momentum, debiased)
         if scale is None:
             state.mean.addcdiv_(slope, state.precision, value=-lr)
         else:
