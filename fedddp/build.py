@@ -1,11 +1,13 @@
 """From a configuration to the things a run is made of: task, plan, federation."""
 
 import time
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from fedddp.config import DTYPES, Config
+from fedddp.cost import Cost
 from fedddp.data import Dataset
 from fedddp.exchange import Exchange
 from fedddp.federate import Federation
@@ -59,8 +61,9 @@ def make_module(config: Config, data: Dataset, outputs: int, dtype: torch.dtype)
     return module, layout.flatten(dict(module.named_parameters()))
 
 
-def make_federation(config: Config, task: Task, exchange: Exchange) -> Federation:
-    plan = make_plan(config, task, exchange.world_size)
+def make_federation(config: Config, task: Task, exchange: Exchange, measured: Sequence[float] = ()) -> Federation:
+    """`measured`: the constants of cost that an earlier part of the run found; homes are balanced by them."""
+    plan = make_plan(config, task, exchange.world_size, measured)
     ids = plan.at_home(exchange.rank)
     return Federation(
         task=task,
@@ -76,8 +79,9 @@ def make_federation(config: Config, task: Task, exchange: Exchange) -> Federatio
     )
 
 
-def make_plan(config: Config, task: Task, ranks: int) -> Plan:
-    return Plan.make(task.num_examples, cohort_width(config, task), config.federation.participation, ranks)
+def make_plan(config: Config, task: Task, ranks: int, measured: Sequence[float] = ()) -> Plan:
+    width, cost = cohort_width(config, task), Cost.of(config.local, task.layout.numel, measured)
+    return Plan.make(task.num_examples, width, config.federation.participation, ranks, cost)
 
 
 def cohort_width(config: Config, task: Task) -> int:

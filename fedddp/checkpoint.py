@@ -8,7 +8,7 @@ of ranks. A damaged checkpoint is reported and the one before it is used.
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -24,6 +24,7 @@ from fedddp.exchange import Exchange
 from fedddp.store import ClientStore
 
 KEEP = 2
+NO_MORE: Mapping[str, Any] = {}
 
 
 def fingerprint() -> dict[str, str]:
@@ -49,8 +50,10 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
-def save(folder: Path, round_: int, server: Any, store: ClientStore, exchange: Exchange) -> None:
-    """Write the state after `round_` rounds; every rank calls this."""
+def save(
+    folder: Path, round_: int, server: Any, store: ClientStore, exchange: Exchange, more: Mapping[str, Any] = NO_MORE
+) -> None:
+    """Write the state after `round_` rounds, and what `more` says about it; every rank calls this."""
     final = folder / f"round-{round_:06d}"
     aside = folder / f".{final.name}"
     with _everywhere(exchange):
@@ -68,7 +71,7 @@ def save(folder: Path, round_: int, server: Any, store: ClientStore, exchange: E
             (aside / f"{name}.hash").write_text(_digest(aside / name))
     with _everywhere(exchange):
         if exchange.rank == 0:
-            about = {"round": round_, "world_size": exchange.world_size, **fingerprint()}
+            about = {"round": round_, "world_size": exchange.world_size, **fingerprint(), **more}
             _write_json(aside / "about.json", about)
             shutil.rmtree(final, ignore_errors=True)
             aside.rename(final)

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedddp import plan as planning
 from fedddp import tree
 from fedddp.cohort import Cohort
+from fedddp.cost import Timed
 from fedddp.exchange import Exchange, RankLost
 from fedddp.methods import Phase, phase_of
 from fedddp.oracle import Oracle
@@ -22,7 +23,8 @@ from fedddp.store import ClientStore
 from fedddp.task import Task
 
 HEAD = 8  # numbers before the exponents in what ranks agree on
-STATS = "engine/stats"  # gathered from every client: took part, loss, norm of its message
+STATS = "engine/stats"  # gathered from every client: took part, loss, norm of its message, seconds of its cohort
+PARTS = ("plan", "local", "exchange", "server")
 
 
 class ClientFailed(RuntimeError):
@@ -43,8 +45,10 @@ class Report:
     bytes: int = 0  # int64 words reduced, per rank
     bytes_up: int = 0  # what each client sends, in the method's own number format
     bytes_down: int = 0  # what each client is sent
-    seconds: dict[str, float] = field(default_factory=lambda: {"local": 0.0, "exchange": 0.0, "server": 0.0})
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    idle: list[float] = field(default_factory=list)  # seconds that each rank's local work was shorter than the longest
     clients: Tensor | None = None  # [active] ids
+    took: Tensor | None = None  # [active] seconds of the client's cohort; 0 for a client left out
     losses: Tensor | None = None  # [active] mean training loss, NaN for a client left out
     norms: Tensor | None = None  # [active] norm of what the client sent
     train_loss: float = float("nan")
@@ -80,9 +84,11 @@ class Federation:
         `wishes` says whether this rank wants a checkpoint and whether it was asked to stop; what any rank
         wishes, all learn in the exchange that takes place anyway.
         """
-        active = planning.sample(self.seed, number, self.task.num_clients, self.participation)
-        cohorts = self.plan.cohorts(active, memory=not self.store.empty)
-        report = Report(number, active=len(active), clients=active)
+        report = Report(number)
+        with report.timed("plan"):
+            report.clients = planning.sample(self.seed, number, self.task.num_clients, self.participation)
+            report.active = len(report.clients)
+            cohorts = self.plan.cohorts(report.clients, memory=not self.store.empty)
         index = 0
         while (phase := phase_of(self.method, server, index)) is not None:
             total = self._exchange_phase(phase, server, cohorts, report, wishes)
@@ -92,7 +98,21 @@ class Federation:
                 if hasattr(self.method, "metrics"):
                     report.metrics |= self.method.metrics(before, server, total)
             index += 1
+        with report.timed("plan"):
+            self._learn(cohorts, report)
         return server, report
+
+    def _learn(self, cohorts: list[Assignment], report: Report) -> None:
+        """What the cohorts cost, for the next rounds' placement; and which ranks had to wait."""
+        assert report.clients is not None
+        assert report.took is not None
+        took = dict(zip(report.clients.tolist(), report.took.tolist(), strict=True))
+        timed = [Timed(c.work, c.rank, max(took[client] for client in c.ids)) for c in cohorts]
+        self.plan.cost.learn(timed, self.plan.ranks)
+        busy = [0.0] * self.plan.ranks
+        for _, rank, seconds in timed:
+            busy[rank] += seconds
+        report.idle = [max(busy) - seconds for seconds in busy]
 
     def _exchange_phase(
         self,
@@ -151,16 +171,18 @@ class Federation:
 
     def _compute(self, phase: Phase, server: Any, assigned: Assignment, ledger: Ledger, report: Report) -> None:
         """One cohort: read, step, check, write, add to the ledger."""
+        start = time.perf_counter()
         ids, outcome = self._attempt(phase, server, assigned.ids, report.round)
         if outcome is None:
             return
         memory, message, cohort = outcome
         norms = _row_norms(message)
         good = self._good(message, norms, ids, report.round)
-        stats = torch.stack([torch.ones_like(norms), cohort.tally.loss / cohort.tally.steps, norms], dim=1)
         assert report.clients is not None
         keys = torch.tensor(ids)
         self.store.write(keys, memory, good)
+        seconds = torch.full_like(norms, time.perf_counter() - start)
+        stats = torch.stack([torch.ones_like(norms), cohort.tally.loss / cohort.tally.steps, norms, seconds], dim=1)
         ledger.add({**message, STATS: Gather(stats)}, torch.searchsorted(report.clients, keys), good)
 
     def _attempt(
@@ -250,6 +272,8 @@ def _note(stats: Tensor, report: Report, task: Task) -> None:
     report.skipped = int((~present).sum())
     losses = torch.where(present, stats[:, 1], torch.nan).cpu()
     report.norms = torch.where(present, stats[:, 2], torch.nan).cpu()
+    seconds = stats[:, 3].cpu()
+    report.took = seconds if report.took is None else report.took + seconds
     if bool(losses.isfinite().any()):  # the phase that trained, if a round has several
         assert report.clients is not None
         weight = task.num_examples[report.clients].double()

@@ -77,10 +77,12 @@ class Job:
         task = make_task(self.config, self.device)
         self._same_everywhere(task)
         self._settle_width(task)
-        federation = make_federation(self.config, task, self.exchange)
+        found = self._newest()
+        measured = checkpoint.about(found).get("cost", ()) if found else ()
+        federation = make_federation(self.config, task, self.exchange, measured)
         ood = other_data(self.config.evaluation.ood, task, getattr(self.config.data, "root", ""))
         evaluator = Evaluator(federation, self.config.evaluation.samples, ood)
-        server, done = self._restore(federation)
+        server, done = self._restore(federation, found)
         recorder = None
         if lead:
             recorder = Recorder(self.folder, task.rounds, done, self.config["method.name"], self.quiet)
@@ -115,13 +117,17 @@ class Job:
             wanted = report.checkpoint or (pace.every > 0 and finished % pace.every == 0)
             if (wanted or report.stop) and finished < rounds:
                 with pace.saving():
-                    checkpoint.save(self.folder / "checkpoints", finished, server, federation.store, self.exchange)
+                    self._save(finished, server, federation, federation.store)
             if report.stop and finished < rounds:
                 self._say(recorder, f"stopped after round {finished} of {rounds}; go on with --resume")
                 return None
         if done < rounds:
             self._pictures(evaluator, server, recorder)
         return self._finish(evaluator, server)
+
+    def _save(self, finished: int, server: Any, federation: Federation, store: ClientStore) -> None:
+        about = {"cost": federation.plan.cost.constants}
+        checkpoint.save(self.folder / "checkpoints", finished, server, store, self.exchange, about)
 
     def _evaluate(self, evaluator: Evaluator, server: Any, finished: int) -> dict[str, float]:
         if finished % self.config.evaluation.every and finished != evaluator.federation.task.rounds:
@@ -198,17 +204,20 @@ class Job:
                     "Run all ranks with the same torch on the same kind of processor and the same files"
                 )
 
-    def _restore(self, federation: Federation) -> tuple[Any, int]:
-        """The newest whole checkpoint, chosen by rank 0 for all; or the start."""
-        server = federation.method.init_server(federation.task)
+    def _newest(self) -> Path | None:
+        """The newest whole checkpoint, chosen by rank 0 for all."""
         choice = ""
         if self.exchange.rank == 0:
             found = checkpoint.newest(self.folder / "checkpoints", lambda text: self._say(None, text))
             choice = found.name if found else ""
         choice = self.exchange.tell(choice, 0)
-        if not choice:
+        return self.folder / "checkpoints" / choice if choice else None
+
+    def _restore(self, federation: Federation, path: Path | None) -> tuple[Any, int]:
+        """The checkpoint's state, or the start."""
+        server = federation.method.init_server(federation.task)
+        if path is None:
             return server, 0
-        path = self.folder / "checkpoints" / choice
         written = checkpoint.about(path)
         for key, value in checkpoint.fingerprint().items():
             if written[key] != value:
@@ -226,7 +235,7 @@ class Job:
         if not (folder / f"round-{rounds:06d}").exists():
             keep = self.config.checkpoint.keep_clients
             store = federation.store if keep else ClientStore(torch.zeros(0, dtype=torch.long), Nothing())
-            checkpoint.save(folder, rounds, server, store, self.exchange)
+            self._save(rounds, server, federation, store)
         summary = self._summary(federation, server)
         if self.exchange.rank == 0:
             if not self.config.checkpoint.keep_clients:
@@ -295,6 +304,9 @@ def _record(finished: int, report: Report, metrics: dict[str, float], seconds: f
         "train_loss": None if isnan(report.train_loss) else report.train_loss,
         "seconds": seconds,
         **{f"seconds_{part}": value for part, value in report.seconds.items()},
+        "seconds_idle": report.idle,
+        "seconds_idle_mean": sum(report.idle) / len(report.idle),
+        "seconds_idle_max": max(report.idle),
         "bytes": report.bytes,
         "bytes_up": report.bytes_up,
         "bytes_down": report.bytes_down,

@@ -4,16 +4,17 @@ Bits must not depend on the number of ranks, and some kernels' bits depend on ho
 grouping never looks at the world: clients are dealt once into *blocks* (by size, then id), a block is the unit of
 placement, and a round's *cohorts* are formed inside a block from its active members. Only which rank computes a
 cohort depends on the world. Methods without client memory form cohorts from all active clients, and any rank may
-compute them.
+compute them: they are dealt anew in every round, by what a cohort is predicted to cost.
 """
 
-import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedddp.cost import Cost, Work
 from fedddp.rng import stream
 
 
@@ -34,46 +35,49 @@ class Assignment:
 
     ids: tuple[int, ...]  # larger clients first, so that those still working are a prefix
     rank: int
+    work: Work
 
 
 @dataclass(frozen=True)
 class Plan:
     sizes: Tensor  # [K] examples of each client
     width: int  # most clients in a cohort
-    blocks: tuple[tuple[int, ...], ...]
     home: Tensor  # [K] owner rank of each client
     block_of: Tensor  # [K]
     ranks: int
+    cost: Cost = field(compare=False)  # learns from the rounds
 
     @classmethod
-    def make(cls, sizes: Tensor, width: int, participation: float, ranks: int) -> "Plan":
+    def make(cls, sizes: Tensor, width: int, participation: float, ranks: int, cost: Cost | None = None) -> "Plan":
         """Blocks hold so many clients that about `width` of them are active in a round."""
+        cost = cost or Cost()
         order = _by_size(sizes, torch.arange(len(sizes)))
         members = max(1, round(width / participation)) if width > 1 else 1
-        count = -(-len(order) // members)
-        blocks = [tuple(part.tolist()) for part in order.tensor_split(count)]
-        placed = place([int(sizes[list(block)].sum()) for block in blocks], ranks)
+        blocks = order.tensor_split(-(-len(order) // members))
+        placed = place([_expected(cost, sizes[block].tolist(), participation) for block in blocks], ranks)
         home, block_of = torch.empty(len(sizes), dtype=torch.long), torch.empty(len(sizes), dtype=torch.long)
         for number, (block, rank) in enumerate(zip(blocks, placed, strict=True)):
-            home[list(block)], block_of[list(block)] = rank, number
-        return cls(sizes, width, tuple(blocks), home, block_of, ranks)
+            home[block], block_of[block] = rank, number
+        return cls(sizes, width, home, block_of, ranks, cost)
 
     def at_home(self, rank: int) -> Tensor:
         return (self.home == rank).nonzero().squeeze(1)
 
     def cohorts(self, active: Tensor, memory: bool) -> list[Assignment]:
         """The round's cohorts, in an order that is the same on every rank and for every world."""
-        if memory:
-            groups = self._by_block(active)
-            ranks = [int(self.home[group[0]]) for group in groups]
-        else:
-            groups = _cut(_by_size(self.sizes, active).tolist(), self.width)
-            ranks = place([int(self.sizes[group].sum()) for group in groups], self.ranks)
-        return [Assignment(tuple(g), r) for g, r in zip(groups, ranks, strict=True)]
-
-    def _by_block(self, active: Tensor) -> list[list[int]]:
         order = _by_size(self.sizes, active)
-        order = order[self.block_of[order].argsort(stable=True)]
+        if memory:
+            order = order[self.block_of[order].argsort(stable=True)]
+        groups = self._by_block(order) if memory else _cut(order.tolist(), self.width)
+        sizes = iter(self.sizes[order].tolist())
+        works = [self.cost.work([next(sizes) for _ in group]) for group in groups]
+        if memory:
+            ranks = self.home[torch.tensor([group[0] for group in groups])].tolist()
+        else:
+            ranks = place([self.cost.seconds(work) for work in works], self.ranks, self.cost.rank_speeds)
+        return [Assignment(tuple(g), r, w) for g, r, w in zip(groups, ranks, works, strict=True)]
+
+    def _by_block(self, order: Tensor) -> list[list[int]]:
         _, counts = self.block_of[order].unique_consecutive(return_counts=True)
         return [g for part in order.split(counts.tolist()) for g in _cut(part.tolist(), self.width)]
 
@@ -87,15 +91,21 @@ def sample(seed: int, round_: int, clients: int, participation: float) -> Tensor
     return order[:count].sort().values
 
 
-def place(costs: Sequence[int], ranks: int) -> list[int]:
-    """Greedy balance: the dearest first, each to the rank with the least so far."""
-    loads = [(0, rank) for rank in range(ranks)]
+def place(costs: Sequence[float], ranks: int, speeds: Sequence[float] = ()) -> list[int]:
+    """Greedy balance: the dearest first, each to the rank that would be done with it first."""
+    done, speed = np.zeros(ranks), np.array(speeds if len(speeds) else [1.0] * ranks)
     placed = [0] * len(costs)
     for item in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
-        load, rank = heapq.heappop(loads)
-        placed[item] = rank
-        heapq.heappush(loads, (load + costs[item], rank))
+        after = done + costs[item] / speed
+        placed[item] = rank = int(after.argmin())  # the lowest of equals
+        done[rank] = after[rank]
     return placed
+
+
+def _expected(cost: Cost, sizes: list[int], participation: float) -> float:
+    """Seconds of a block's round, when a share of its clients takes part."""
+    work = cost.work(sizes)
+    return cost.seconds(work._replace(steps=participation * work.steps))
 
 
 def _by_size(sizes: Tensor, ids: Tensor) -> Tensor:

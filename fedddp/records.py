@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+MOST_CURVES = 16
 SHOWN = ("accuracy", "nll", "ece", "rmse", "train_loss")
 
 
@@ -39,12 +40,22 @@ class Recorder:
         for name, value in record.items():
             if name != "round" and isinstance(value, int | float):
                 self.board.add_scalar(name, value, step)
+            elif isinstance(value, list):  # a number for each rank
+                self._by_rank(name, value, step)
         for name, values in histograms.items():
             finite = values[values.isfinite()]
             if len(finite):
                 self.board.add_histogram(name, finite, step)
         self.board.flush()
         self._show(record)
+
+    def _by_rank(self, name: str, values: list[float], step: int) -> None:
+        """A curve for each rank, or a histogram where there are too many to look at."""
+        if len(values) > MOST_CURVES:
+            self.board.add_histogram(name, torch.tensor(values), step)
+            return
+        for rank, value in enumerate(values):
+            self.board.add_scalar(f"{name}/rank_{rank}", value, step)
 
     def settings(self, values: dict[str, Any]) -> None:
         """The run as a session of TensorBoard's HParams page; its scalars are the metrics there."""
