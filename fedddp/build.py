@@ -71,7 +71,9 @@ def make_federation(config: Config, task: Task, exchange: Exchange, measured: Se
         local=config.local,
         exchange=exchange,
         plan=plan,
-        store=ClientStore(ids, config.method.init_clients(len(ids), task, config.local)),
+        store=ClientStore.make(
+            ids, lambda n: config.method.init_clients(n, task, config.local), config.federation.rows
+        ),
         oracle=Oracle(task.module, task.layout, task.objective, config.federation.vectorise),
         seed=config.seed_of("federation"),
         participation=config.federation.participation,

@@ -26,6 +26,7 @@ from torch import nn
 from fedddp.local import check
 from fedddp.registry import SECTIONS, find
 from fedddp.rng import STREAMS
+from fedddp.store import PLACES
 
 SHARED = {  # what another solver, split, ... takes over from the one that an earlier layer names
     "local": ("epochs", "batch_size"),
@@ -38,6 +39,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 NO_EFFECT = (
     "data.root",
     "federation.timeout",
+    "federation.rows",
     "federation.measured_width",
     "checkpoint.",
     "published",
@@ -59,6 +61,7 @@ class Federation:
     on_bad_client: str = "stop"  # or skip: leave a failing client out and go on
     check_every: int = 10  # rounds between two checks that all ranks hold the same server state
     timeout: float = 600.0  # seconds to wait for another rank
+    rows: str = "device"  # where client memory is kept: device, host, or file (mapped, in TMPDIR); never changes bits
 
     def __post_init__(self) -> None:
         name = "federation"
@@ -78,6 +81,7 @@ class Federation:
         )
         check(f"{name}.check_every", self.check_every, self.check_every >= 1, "at least 1")
         check(f"{name}.timeout", self.timeout, self.timeout > 0, "above 0")
+        check(f"{name}.rows", self.rows, self.rows in PLACES, " or ".join(PLACES))
 
 
 @dataclass

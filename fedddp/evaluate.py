@@ -164,7 +164,8 @@ def evaluate_clients(
     examples, names = task.data.test if examples is None else examples, [""]
     parts: list[Message] = []
     for theta in store.memory.theta:
-        tallies = [task.objective.tally(*_predict(task, theta[None], examples, c)) for c in _chunks(len(examples))]
+        own = theta[None].to(task.device)
+        tallies = [task.objective.tally(*_predict(task, own, examples, c)) for c in _chunks(len(examples))]
         metrics = task.objective.metrics({n: sum(t[n] for t in tallies) for n in tallies[0]})  # type: ignore[misc]
         names = list(metrics)
         parts.append({"metrics": Mean(torch.tensor([list(metrics.values())], dtype=torch.float64))})
