@@ -87,8 +87,26 @@ def sample(seed: int, round_: int, clients: int, participation: float) -> Tensor
     count = max(1, round(participation * clients))
     if count >= clients:
         return torch.arange(clients)
-    order = torch.randperm(clients, generator=stream(seed, "sampling", round_))
-    return order[:count].sort().values
+    return draw(count, clients, stream(seed, "sampling", round_)).sort().values
+
+
+def draw(count: int, total: int, generator: torch.Generator) -> Tensor:
+    """The first `count` entries of torch.randperm(total), without the work of the others.
+
+    Fisher-Yates settles them with its first `count` swaps, and only places that were swapped need be remembered.
+    """
+    if 4 * count > total:
+        return torch.randperm(total, generator=generator)[:count]
+    words = torch.empty(-(-count // 2), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    bits = (
+        torch.stack([words >> 32, words], 1).flatten()[:count] & 0xFFFFFFFF
+    )  # 32 for each swap, as randperm takes them
+    moved: dict[int, int] = {}
+    drawn = []
+    for here, ahead in enumerate((bits % (total - torch.arange(count))).tolist()):
+        drawn.append(moved.get(here + ahead, here + ahead))
+        moved[here + ahead] = moved.get(here, here)
+    return torch.tensor(drawn)
 
 
 def place(costs: Sequence[float], ranks: int, speeds: Sequence[float] = ()) -> list[int]:

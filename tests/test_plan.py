@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedddp.plan import Plan, default_width, place, sample
+from fedddp.plan import Plan, default_width, draw, place, sample
 
 sizes = st.lists(st.integers(1, 500), min_size=1, max_size=60).map(torch.tensor)
 
@@ -53,6 +53,14 @@ def test_sampling_is_keyed_by_seed_and_round():
     assert not torch.equal(sample(0, 3, 100, 0.3), sample(1, 3, 100, 0.3))
     assert len(sample(0, 3, 100, 0.3)) == 30
     assert len(sample(0, 0, 3, 0.01)) == 1
+
+
+@given(st.integers(1, 5000), st.floats(0.0, 1.0), st.integers(0, 2**40))
+@settings(max_examples=60, deadline=None)
+def test_a_few_are_drawn_as_the_first_of_a_permutation_of_all(total, share, seed):
+    count = max(1, int(share * total))
+    everyone = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+    assert torch.equal(draw(count, total, torch.Generator().manual_seed(seed)), everyone[:count])
 
 
 def test_default_width_is_a_rule_of_kind_and_size():

@@ -5,6 +5,7 @@ split's own seed, apart from the model's and the sampling's.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -45,7 +46,7 @@ class Shards:
     def num_clients(self) -> int:
         return len(self.offsets) - 1
 
-    @property
+    @cached_property
     def num_examples(self) -> Tensor:
         return self.offsets.diff()
 

@@ -81,20 +81,20 @@ def test_the_generator_alone_decides(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_more_clients_than_points_is_said(name):
-    if name in ("natural", "credit", "classes"):
+    if name in ("natural", "credit", "classes", "resample"):
         pytest.skip("has as many clients as the data or its own settings say")
     with pytest.raises(ValueError, match=r"fewer than 1: use fewer clients \(split.clients\)"):
         Shards.of(deal(split(name, clients=9), some([0, 1, 1])))
 
 
-@pytest.mark.parametrize("name", ["dirichlet", "class_dirichlet", "shards", "classes", "credit"])
+@pytest.mark.parametrize("name", ["dirichlet", "class_dirichlet", "shards", "classes", "credit", "resample"])
 def test_no_class_for_each_example_is_said(name):
     several = Examples(torch.zeros(6, 1), torch.ones(6, 3, dtype=torch.long))
     with pytest.raises(ValueError, match="deals class by class"):
         deal(split(name), several)
 
 
-@pytest.mark.parametrize("name", [*WHOLE, "classes"])
+@pytest.mark.parametrize("name", [*WHOLE, "classes", "resample"])
 def test_sixty_thousand_points_over_a_thousand_clients_in_under_a_second(name):
     examples = some(torch.arange(60_000) % 10)
     start = time.process_time()  # others may use the machine too

@@ -19,6 +19,7 @@ from fedddp.splits import (
     iid,
     lognormal,
     natural,
+    resample,
     shards,
 )
 from fedddp.splits import file as from_file
@@ -209,3 +210,21 @@ def test_credit_fills_in_with_the_other_class():
     parts = deal(credit.Split(), some(targets))
     assert [len(part) for part in parts] == [36] * 5 + [67] * 5
     assert [int(targets[part].sum()) for part in parts] == [2] * 5 + [44] * 4 + [14]
+
+
+def test_resample_gives_every_client_its_own_draw_of_the_wanted_size():
+    split = resample.Split(clients=2000, minimum=10, most=20, alpha=1.0)
+    parts = deal(split, some(TEN))
+    sizes = torch.tensor([len(part) for part in parts])
+    assert set(sizes.tolist()) == set(range(10, 21))
+    counts = table(parts, TEN).sum(0).double()
+    assert counts.div(counts.sum()).sub(0.1).abs().max() < 0.01, "over many clients all classes come alike"
+    assert len(torch.cat(parts).unique()) > 5900, "and all points"
+    alone = deal(resample.Split(clients=50, alpha=1e-6), some(TEN))
+    assert all(len(TEN[part].unique()) == 1 for part in alone)
+
+
+def test_resample_never_draws_a_class_that_has_no_points():
+    targets = torch.tensor([1, 1, 3])
+    parts = deal(resample.Split(clients=200, alpha=0.5), some(targets))
+    assert set(torch.cat(parts).tolist()) == {0, 1, 2}
