@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedddp.noise import Normal
 from fedddp.oracle import Oracle
 from fedddp.rng import permutations
 from fedddp.task import Task
@@ -94,7 +95,7 @@ class Cohort:
     def _table(self, epochs: int, batch_size: int) -> tuple[Tensor, Tensor]:
         """Example index [C, steps, B] and whether it is real; a client's order depends on its own key alone."""
         sizes, count = self.sizes, len(self.ids)
-        keys = torch.tensor([self.task.streams.key("order", self.round, client) for client in self.ids])
+        keys = torch.tensor(self.keys("order"))
         by_epoch = keys.unsqueeze(1) + torch.arange(epochs) * 0x2545F4914F6CDD1D
         order = permutations(by_epoch.reshape(-1), sizes.repeat_interleave(epochs)).view(count, epochs, -1)
         if self.task.streams.kind == "common":
@@ -147,8 +148,12 @@ class Cohort:
             total[:rows] += grad * count
         return total
 
-    def noise(self, purpose: str = "noise") -> "Noise":
-        return Noise([self.task.streams.generator(purpose, self.round, client) for client in self.ids])
+    def keys(self, purpose: str) -> list[int]:
+        """Each client's own key in this round."""
+        return [self.task.streams.key(purpose, self.round, client) for client in self.ids]
+
+    def noise(self, purpose: str = "noise") -> Normal:
+        return Normal([torch.Generator().manual_seed(key) for key in self.keys(purpose)])
 
     def _masks(self, batch: Batch) -> dict[str, Tensor]:
         """The next dropout masks of the clients at work, each from its own stream."""
@@ -157,18 +162,6 @@ class Cohort:
         return self.oracle.dropout.masks(batch.inputs, counts, self._dropout.generators, self.task.dtype)
 
     @cached_property
-    def _dropout(self) -> "Noise":
+    def _dropout(self) -> Normal:
         return self.noise("dropout")
 
-
-@dataclass
-class Noise:
-    """Standard normal rows from each client's own generator."""
-
-    generators: list[torch.Generator]
-
-    def fill(self, out: Tensor) -> Tensor:
-        """Draw into the first rows of out [c, P], in place."""
-        for row, generator in zip(out, self.generators, strict=False):
-            row.normal_(generator=generator)
-        return out

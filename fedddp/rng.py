@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 STREAMS = ("independent", "common", "frozen")
-_GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio, as a signed 64-bit integer
+GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio, as a signed 64-bit integer
 _MIX = (-0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)  # the two multipliers of splitmix64
 
 
@@ -53,12 +53,16 @@ def permutations(keys: Tensor, sizes: Tensor) -> Tensor:
     row depends on its neighbours. What lies behind a row's size is the remaining positions in order.
     """
     position = torch.arange(int(sizes.max()) if len(sizes) else 0)
-    bits = keys.unsqueeze(1) + (position + 1) * _GOLDEN
-    for shift, multiplier in ((30, _MIX[0]), (27, _MIX[1])):
-        bits = (bits ^ _shift_right(bits, shift)) * multiplier
-    bits = _shift_right(bits ^ _shift_right(bits, 31), 1)
+    bits = _shift_right(mix(keys.unsqueeze(1) + (position + 1) * GOLDEN), 1)
     bits = torch.where(position < sizes.unsqueeze(1), bits, torch.iinfo(torch.int64).max)
     return bits.argsort(dim=1, stable=True)
+
+
+def mix(bits: Tensor) -> Tensor:
+    """splitmix64's finaliser: every bit of the result depends on every bit given."""
+    for shift, multiplier in ((30, _MIX[0]), (27, _MIX[1])):
+        bits = (bits ^ _shift_right(bits, shift)) * multiplier
+    return bits ^ _shift_right(bits, 31)
 
 
 def _shift_right(bits: Tensor, by: int) -> Tensor:

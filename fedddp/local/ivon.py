@@ -2,15 +2,15 @@
 
 With effective sample size ess = N_k/entropy_weight and (c, C) = (shift, precision) of cavity/entropy_weight,
 
-    theta = m + z/√s,    z ~ N(0, 1),    ĝ = gradient of the batch's mean loss at theta
-    ĥ  = ĝ z √s                                 (Price's theorem, from reparametrisation; or ess ĝ²)
+    theta = m + z√v,    z ~ N(0, 1),    ĝ = gradient of the batch's mean loss at theta
+    ĥ  = ĝ z/√v                                 (Price's theorem, from reparametrisation; or ess ĝ²)
     g <- β1 g + (1-β1) ĝ
-    s <- s (1 + x + ½x²),    x = (1-β2) (ess ĥ + C - s)/s
-    m <- m - lr (ess g/(1-β1ᵗ) + C m - c)/s
+    v <- v / (1 + x + ½x²),    x = (1-β2) (ess ĥ v + C v - 1)
+    m <- m - lr v (ess g/(1-β1ᵗ) + C m - c)
 
-and the posterior is N(m, 1/s). Alg. 2 has s = ess (h + δ) with its prior's δ = s̄/ess, and hands the multipliers (v, u)
+and the posterior is N(m, v). Alg. 2 has 1/v = ess (h + δ) with its prior's δ = s̄/ess, and hands the multipliers (v, u)
 to the lines for ĥ and m; as C = s̄ - u/rho and c = s̄ m̄ - v/rho these are the same numbers, and the cavity is all that is
-needed. s stays positive whatever the gradients, even where the cavity's precision is negative.
+needed. v stays positive whatever the gradients, even where the cavity's precision is negative.
 
 A fit starts at the precision of `start`, which is h = 0 in Alg. 2, plus ess·hess_init in the first round (as the
 published settings do) or in every round (as Alg. 2 prints).
@@ -22,9 +22,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedddp.cohort import Batch, Cohort, Noise
+from fedddp import kernels
+from fedddp.cohort import Batch, Cohort
 from fedddp.gaussian import Family, diagonal
 from fedddp.local import Nothing, PosteriorFit, Settings, check, clip
+from fedddp.noise import NOISES, Normal, Quantile
 from fedddp.task import Task
 
 APPROXIMATIONS = ("price", "gradsq")
@@ -39,12 +41,13 @@ class State(NamedTuple):
     """The rows [c, ...] of the clients still at work; everything is updated in place."""
 
     mean: Tensor  # m
-    precision: Tensor  # s
-    shift: Tensor  # -c
+    variance: Tensor  # v
+    offset: Tensor  # -c
     pull: Tensor  # C
     momentum: Tensor  # g
     taken: Tensor
     ess: Tensor  # [c, 1]
+    lr: Tensor  # [c, 1]
     noise: Tensor  # scratch
     grad: Tensor
     theta: Tensor
@@ -60,6 +63,7 @@ class Solver(Settings):
     hess_restart: bool = False  # start from hess_init in every round, not only in the first
     samples: int = 1  # Monte-Carlo samples in each step
     hess_approx: str = "price"  # or gradsq: the squared gradient
+    noise: str = "quantile"  # or normal: slower, and as ivon-opt draws it
     rescale_lr: bool = False  # multiply lr by hess_init + the cavity's (mean) precision per example
 
     def __post_init__(self) -> None:
@@ -69,6 +73,7 @@ class Solver(Settings):
         check("local.hess_init", self.hess_init, self.hess_init >= 0, "at least 0")
         check("local.samples", self.samples, self.samples >= 1, "at least 1")
         check("local.hess_approx", self.hess_approx, self.hess_approx in APPROXIMATIONS, " or ".join(APPROXIMATIONS))
+        check("local.noise", self.noise, self.noise in NOISES, " or ".join(NOISES))
 
     def blank(self, rows: int, task: Task) -> Momentum:
         zeros = torch.zeros(rows, task.layout.numel, dtype=task.dtype, device=task.device)
@@ -86,61 +91,69 @@ class Solver(Settings):
     ) -> PosteriorFit:
         self.refuse(family)
         momentum = memory if self.keep else self.blank(len(cohort), cohort.task)
-        state, noise = self._begin(cohort, cavity, entropy_weight, start, momentum), cohort.noise()
-        lr = self.rate(cohort)
-        scale = lr * (self.hess_init + state.pull.mean(1, keepdim=True) / state.ess) if self.rescale_lr else None
+        state, noise = self._begin(cohort, cavity, entropy_weight, start, momentum), self._noise(cohort)
         for batch in cohort.batches(self.epochs, self.batch_size):
-            rows = len(batch.inputs)
-            here = State(*(leaf[:rows] for leaf in state))
-            self._estimate(here, cohort, batch, noise)
-            self._step(here, lr, None if scale is None else scale[:rows])
-        lam = torch.stack([state.precision * state.mean, state.precision], dim=-2)
+            here = State(*(leaf[: len(batch.inputs)] for leaf in state))
+            self._step(here, self._estimate(here, cohort, batch, noise))
+        lam = diagonal.natural(state.mean, 1 / state.variance)
         return PosteriorFit(lam, momentum if self.keep else memory, cohort.steps(self.epochs, self.batch_size))
 
     def _begin(self, cohort: Cohort, cavity: Tensor, weight: float, start: Tensor, momentum: Momentum) -> State:
         ess = cohort.num_examples.unsqueeze(1) / weight
         first = self.hess_init if self.hess_restart or cohort.round == 0 else 0.0
-        precision = diagonal.precision(start) + first * ess
+        variance = 1 / (diagonal.precision(start) + first * ess)
         mean = diagonal.mean(start).expand(len(cohort), -1).clone()
-        shift, pull = diagonal.shift(cavity) / -weight, diagonal.precision(cavity) / weight
+        offset, pull = diagonal.shift(cavity) / -weight, diagonal.precision(cavity) / weight
+        lr = torch.full_like(ess, self.rate(cohort))
+        if self.rescale_lr:
+            lr *= self.hess_init + pull.mean(1, keepdim=True) / ess
         scratch = torch.empty(3, *mean.shape, dtype=mean.dtype, device=mean.device)
-        return State(mean, precision, shift, pull, *momentum, ess, *scratch)
+        return State(mean, variance, offset, pull, *momentum, ess, lr, *scratch)
 
-    def _estimate(self, state: State, cohort: Cohort, batch: Batch, noise: Noise) -> None:
-        """Into scratch: grad <- ĝ and noise <- ĥ/s, both means over samples."""
+    def _noise(self, cohort: Cohort) -> Quantile | Normal:
+        return Quantile(torch.tensor(cohort.keys("noise"))) if self.noise == "quantile" else cohort.noise()
+
+    def _estimate(self, state: State, cohort: Cohort, batch: Batch, noise: Quantile | Normal) -> Tensor:
+        """Into scratch: grad <- ĝ, and noise so that noise times the tensor returned is ĥv; means over samples."""
         self._sample(state, cohort, batch, noise)
-        if self.samples > 1:
-            grad, curvature = state.grad.clone(), state.noise.clone()
-            for _ in range(self.samples - 1):
-                self._sample(state, cohort, batch, noise)
-                grad += state.grad
-                curvature += state.noise
-            torch.div(grad, self.samples, out=state.grad)
-            torch.div(curvature, self.samples, out=state.noise)
+        if self.samples == 1:
+            return state.grad
+        grad, curvature = state.grad.clone(), state.noise * state.grad
+        for _ in range(self.samples - 1):
+            self._sample(state, cohort, batch, noise)
+            grad += state.grad
+            curvature += state.noise.mul_(state.grad)
+        torch.div(grad, self.samples, out=state.grad)
+        torch.div(curvature, self.samples, out=state.noise)
+        return state.theta.fill_(1)
 
-    def _sample(self, state: State, cohort: Cohort, batch: Batch, noise: Noise) -> None:
-        torch.sqrt(state.precision, out=state.theta)
-        noise.fill(state.noise).div_(state.theta)
-        torch.add(state.mean, state.noise, out=state.theta)
+    def _sample(self, state: State, cohort: Cohort, batch: Batch, noise: Quantile | Normal) -> None:
+        noise.perturb(state.mean, state.variance, state.noise, state.theta)
         grad = cohort.grad(state.theta, batch, out=state.grad)
         if self.clip:
             clip(grad, self.clip)
-        if self.hess_approx == "price":
-            state.noise.mul_(grad)
-        else:
-            torch.mul(grad, grad, out=state.noise).mul_(state.ess).div_(state.precision)
+        if self.hess_approx == "gradsq":
+            torch.mul(grad, state.ess, out=state.noise).mul_(state.variance)
 
-    def _step(self, state: State, lr: float, scale: Tensor | None) -> None:
+    def _step(self, state: State, factor: Tensor) -> None:
         rate = 1 - self.beta2
         state.taken.add_(1)
-        state.momentum.lerp_(state.grad, 1 - self.beta1)
-        x = state.noise.mul_(rate * state.ess).sub_(rate).addcdiv_(state.pull, state.precision, value=rate)
-        growth = torch.addcmul(x, x, x, value=0.5, out=state.grad)
-        state.precision.addcmul_(state.precision, growth)
+        curve = rate * state.ess
         debiased = state.ess / (1 - self.beta1**state.taken).unsqueeze(1)
-        slope = torch.addcmul(state.shift, state.pull, state.mean, out=state.grad)
-        slope.addcmul_(state.momentum, debiased)
-        if scale is None:
-            state.mean.addcdiv_(slope, state.precision, value=-lr)
+        rows = (state.mean, state.variance, state.momentum, state.offset, state.pull, state.noise, factor, state.grad)
+        if kernels.suit(rows):
+            each = (curve, debiased, state.lr, self.beta1, 1 - self.beta1, rate)
+            kernels.call("ivon_step", *state.mean.shape, *rows, *each)
         else:
-            state.mean.sub_(slope.div_(state.precision).mul_(scale))
+            self._by_tensors(state, factor, curve, debiased)
+
+    def _by_tensors(self, state: State, factor: Tensor, curve: Tensor, debiased: Tensor) -> None:
+        """As ivon_step in kernels.c, one rounded operation after the other, so that the bits are the same."""
+        rate = 1 - self.beta2
+        x = state.noise.mul_(factor).mul_(curve).sub_(rate)
+        x += torch.mul(state.pull, state.variance, out=state.theta).mul_(rate)
+        state.variance.div_(torch.mul(x, x, out=state.theta).mul_(0.5).add_(x).add_(1))
+        state.momentum.mul_(self.beta1).add_(torch.mul(state.grad, 1 - self.beta1, out=state.theta))
+        slope = torch.mul(state.pull, state.mean, out=state.grad).add_(state.offset)
+        slope += torch.mul(state.momentum, debiased, out=state.theta)
+        state.mean.sub_(slope.mul_(state.variance).mul_(state.lr))

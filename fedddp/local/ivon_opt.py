@@ -19,6 +19,7 @@ from fedddp.local.ivon import Momentum
 @dataclass
 class Solver(ivon.Solver):
     rescale_lr: bool = True  # the package's default
+    noise: str = "normal"  # it draws its own
 
     def fit(
         self, cohort: Cohort, cavity: Tensor, entropy_weight: float, start: Tensor, memory: Any, family: Family

@@ -18,6 +18,7 @@ from tests import toy
 from tests.small import MODELS, settings
 
 WEIGHT, DELTA = 0.3, 0.8
+AS_THEIRS = {"noise": "normal"}
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,8 @@ def theirs(task, cohort, solver, rounds=1):
     ids=["price", "gradsq", "three samples", "rescaled"],
 )
 def test_iterates_are_those_of_ivon_opt(task, more):
-    solver = ivon.Solver(**{"lr": 0.005, "epochs": 3, "batch_size": 7, "beta2": 0.99, "hess_init": 0.25, **more})
+    usual = {"lr": 0.005, "epochs": 3, "batch_size": 7, "beta2": 0.99, "hess_init": 0.25, **AS_THEIRS}
+    solver = ivon.Solver(**usual | more)
     cohort = cohort_of(task, 0)
     found = solver.fit(cohort, prior(task, 1), WEIGHT, start(task), solver.memory(task, 1), diagonal)
     torch.testing.assert_close(found.lam[0], theirs(task, cohort, solver), rtol=1e-9, atol=1e-9)
@@ -89,7 +91,7 @@ def test_iterates_are_those_of_ivon_opt(task, more):
 
 def test_momentum_and_steps_are_kept_so_that_two_rounds_are_one_run(task):
     """With the precision carried over, a second round goes on where ivon-opt would."""
-    solver = ivon.Solver(lr=0.005, epochs=2, batch_size=7, beta2=0.99, hess_init=0.25)
+    solver = ivon.Solver(lr=0.005, epochs=2, batch_size=7, beta2=0.99, hess_init=0.25, **AS_THEIRS)
     lam, memory = start(task), solver.memory(task, 1)
     for number in range(2):
         lam, memory, _ = solver.fit(
@@ -101,7 +103,7 @@ def test_momentum_and_steps_are_kept_so_that_two_rounds_are_one_run(task):
 
 def test_multipliers_enter_as_in_algorithm_2(task):
     """h, δ, v and u of the paper's listing, by hand: ours knows only the cavity and where to start."""
-    solver = ivon.Solver(lr=0.005, epochs=1, batch_size=7, beta2=0.99, hess_init=0.0)
+    solver = ivon.Solver(lr=0.005, epochs=1, batch_size=7, beta2=0.99, hess_init=0.0, noise="normal")
     cohort = cohort_of(task, 0, number=3)
     generator = torch.Generator().manual_seed(3)
     size, count = len(task.initial), int(cohort.num_examples)
@@ -180,7 +182,7 @@ def test_only_diagonal_gaussians(task):
 
 def test_the_package_itself_is_a_solver_too(task):
     """local.name=ivon_opt: over two rounds, with its step counter, the same as ours."""
-    more = {"lr": 0.1, "epochs": 2, "batch_size": 7, "beta2": 0.99, "hess_init": 0.25, "rescale_lr": True}
+    more = {"lr": 0.1, "epochs": 2, "batch_size": 7, "beta2": 0.99, "hess_init": 0.25, "rescale_lr": True, **AS_THEIRS}
     order = task.num_examples.argsort(descending=True, stable=True).tolist()[:2]
     found = []
     for solver in (ivon.Solver(**more), ivon_opt.Solver(**more)):

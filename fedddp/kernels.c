@@ -1,0 +1,73 @@
+/* IVON's elementwise work in one pass over memory each. Rows [c, n] lie one after the other.
+ *
+ * Every operation here is rounded as written (the file is compiled without contraction into fused multiply-adds and
+ * without reordering), so the results have the same bits as the tensor operations in noise.py and local/ivon.py.
+ */
+#include <math.h>
+#include <stdint.h>
+
+#define BLOCK 2048 /* so many numbers' random bits stay in the nearest cache */
+
+static inline uint64_t mix64(uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+static inline uint32_t mix32(uint32_t x) {
+    x = (x ^ (x >> 16)) * 0x7FEB352Du;
+    x = (x ^ (x >> 15)) * 0x846CA68Bu;
+    return x ^ (x >> 16);
+}
+
+static void shift(long n, const uint32_t *restrict word, const int16_t *restrict quantile, float scale,
+                  const float *restrict mean, const float *restrict variance, float *restrict noise,
+                  float *restrict theta) {
+    const uint16_t *bits = (const uint16_t *)word;
+    for (long i = 0; i < n; i++) {
+        float z = (float)quantile[bits[i] & 16383] * scale;
+        float e = z * sqrtf(variance[i]);
+        noise[i] = e;
+        theta[i] = mean[i] + e;
+    }
+}
+
+/* noise <- z √variance and theta <- mean + noise, z the `draw`-th quantile noise of each row's key */
+void perturb(long rows, long n, const uint64_t *key, uint64_t draw, const int16_t *quantile, float scale,
+             const float *mean, const float *variance, float *noise, float *theta) {
+    uint32_t word[BLOCK / 2];
+    for (long row = 0; row < rows; row++) {
+        uint64_t own = mix64(key[row] + (draw + 1) * 0x9E3779B97F4A7C15u);
+        uint32_t low = (uint32_t)own, high = (uint32_t)(own >> 32);
+        for (long at = 0; at < n; at += BLOCK) {
+            long size = n - at < BLOCK ? n - at : BLOCK, k = row * n + at;
+            uint32_t first = low + (uint32_t)(at / 2);
+            for (uint32_t j = 0; j < (size + 1) / 2; j++) word[j] = mix32(mix32(first + j) ^ high);
+            shift(size, word, quantile, scale, mean + k, variance + k, noise + k, theta + k);
+        }
+    }
+}
+
+static void step(long n, float *restrict mean, float *restrict variance, float *restrict momentum,
+                 const float *restrict offset, const float *restrict pull, const float *restrict noise,
+                 const float *factor, const float *grad, float curve, float debiased, float lr, float keep, float take,
+                 float rate) {
+    for (long i = 0; i < n; i++) {
+        float x = noise[i] * factor[i] * curve - rate + pull[i] * variance[i] * rate;
+        float g = momentum[i] * keep + grad[i] * take;
+        float v = variance[i] / (x * x * 0.5f + x + 1.0f);
+        float slope = pull[i] * mean[i] + offset[i] + g * debiased;
+        momentum[i] = g;
+        variance[i] = v;
+        mean[i] = mean[i] - slope * v * lr;
+    }
+}
+
+/* one step of IVON on every row; curve, debiased and lr have a number for each */
+void ivon_step(long rows, long n, float *mean, float *variance, float *momentum, const float *offset,
+               const float *pull, const float *noise, const float *factor, const float *grad, const float *curve,
+               const float *debiased, const float *lr, float keep, float take, float rate) {
+    for (long r = 0, k = 0; r < rows; r++, k += n)
+        step(n, mean + k, variance + k, momentum + k, offset + k, pull + k, noise + k, factor + k, grad + k,
+             curve[r], debiased[r], lr[r], keep, take, rate);
+}

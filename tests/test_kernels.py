@@ -1,0 +1,100 @@
+"""The loops in C and the tensor operations they stand for: the same bits; and the noise they make."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from fedddp import kernels
+from fedddp.local import ivon
+from fedddp.noise import Quantile, quantiles
+
+compiled = pytest.mark.skipif(kernels.library() is None, reason="no C compiler on this machine")
+SIZES = [1, 2, 7, 2047, 2048, 2049, 5001]
+
+
+def rows(seed, count, size, low=0.5):
+    generator = torch.Generator().manual_seed(seed)
+    return [low + torch.rand(3, size, generator=generator) for _ in range(count)]
+
+
+@compiled
+@pytest.mark.parametrize("size", SIZES)
+def test_noise_has_the_same_bits_with_and_without_a_compiler(size, monkeypatch):
+    mean, variance, *_ = rows(0, 2, size)
+    found = []
+    for by_tensors in (False, True):
+        monkeypatch.setattr(kernels, "suit", lambda _, off=by_tensors: not off)
+        noise, out = Quantile(torch.tensor([5, -7, 2**62])), (torch.empty(3, size), torch.empty(3, size))
+        for _ in range(3):
+            noise.perturb(mean, variance, *out)
+        found.append([*out])
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+
+
+@compiled
+@pytest.mark.parametrize("size", SIZES)
+def test_a_step_has_the_same_bits_with_and_without_a_compiler(size, monkeypatch):
+    found = []
+    for by_tensors in (False, True):
+        monkeypatch.setattr(kernels, "suit", lambda _, off=by_tensors: not off)
+        mean, variance, offset, pull, momentum, noise, grad, theta = rows(1, 8, size, low=-0.3)
+        column = torch.tensor([[600.0], [37.0], [1.0]])
+        state = ivon.State(
+            mean, variance.abs() + 0.01, offset, pull, momentum, torch.ones(3), column, column / 1e4, noise, grad, theta
+        )
+        for _ in range(3):
+            ivon.Solver(beta2=0.99)._step(state, state.grad)
+            state.noise.copy_(state.mean * 0.7)  # both are scratch to a step
+            state.grad.copy_(state.mean - 0.4)
+        found.append([state.mean, state.variance, state.momentum])
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+
+
+def test_noise_depends_on_key_and_draw_alone():
+    """Not on the neighbours in a cohort, nor on how many parameters follow."""
+    whole, alone = Quantile(torch.tensor([3, 4, 5]), drawn=2), Quantile(torch.tensor([5]), drawn=2)
+    assert torch.equal(whole.draw(whole.keys, 1001)[2, :500], alone.draw(alone.keys, 500)[0])
+
+
+def test_noise_is_standard_normal_and_uncorrelated():
+    size = 1 << 18
+    noise = Quantile(torch.tensor([1, 2]))
+    draws = []
+    for _ in range(4):
+        draws.append(noise.draw(noise.keys, size))
+        noise.drawn += 1
+    z = torch.cat(draws).double()  # [8, size]: two clients, four draws
+    bound = 5 / math.sqrt(size)
+    assert z.mean(1).abs().max() < bound
+    assert (z.square().mean(1) - 1).abs().max() < bound * math.sqrt(2)
+    assert (z.pow(4).mean(1) - 3).abs().max() < bound * math.sqrt(96)
+    correlation = z @ z.T / size - torch.eye(8, dtype=torch.float64)
+    assert correlation.fill_diagonal_(0).abs().max() < bound
+    assert (z[:, 1:] * z[:, :-1]).mean(1).abs().max() < bound
+    share = (z[0].unsqueeze(1) < torch.tensor([-2.0, -1.0, 0.5, 1.5, 3.0])).double().mean(0)
+    truth = torch.special.ndtr(torch.tensor([-2.0, -1.0, 0.5, 1.5, 3.0], dtype=torch.float64))
+    assert (share - truth).abs().max() < bound
+
+
+def test_the_quantiles_have_unit_variance():
+    table, scale = quantiles()
+    z = table.double() * scale
+    assert int(table.long().sum()) == 0
+    assert float(z.square().mean()) == pytest.approx(1, abs=1e-12)
+    assert float(z.max()) == pytest.approx(4.0, abs=0.02)
+
+
+def test_without_a_compiler_there_are_none(tmp_path):
+    """The same module in a process that may not compile, or finds no compiler."""
+    ask = "from fedddp import kernels; print(kernels.library())"
+    for more in (
+        {"FEDDDP_KERNELS": "off"},
+        {"CC": "no-such-compiler"},
+        {"CC": "false", "XDG_CACHE_HOME": str(tmp_path)},
+    ):
+        environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path), **more}
+        found = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, env=environment)
+        assert found.stdout.strip() == "None", found.stderr
