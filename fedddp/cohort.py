@@ -164,4 +164,3 @@ class Cohort:
     @cached_property
     def _dropout(self) -> Normal:
         return self.noise("dropout")
-
