@@ -280,17 +280,26 @@ def typed(section: str, schema: type[Any], given: Mapping[str, Any]) -> tuple[An
     names = [f.name for f in fields(schema)]
     for key in given:
         _known(f"{section}.", key, names)
-    for key, value in given.items():
-        try:
-            OmegaConf.merge(OmegaConf.structured(schema), {key: value})
-        except OmegaConfBaseException as error:
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(schema), dict(given))
+    except OmegaConfBaseException as error:
+        for key in (key for key, value in given.items() if not _fits(schema, key, value)):
             wanted = next(f.type for f in fields(schema) if f.name == key)
             wanted = getattr(wanted, "__name__", str(wanted))
-            raise ValueError(f"{section}.{key}={value}: must be of type {wanted}") from error
-    merged = OmegaConf.merge(OmegaConf.structured(schema), dict(given))
+            raise ValueError(f"{section}.{key}={given[key]}: must be of type {wanted}") from error
+        raise
     plain = OmegaConf.to_container(merged, resolve=True)
     assert isinstance(plain, dict)
     return OmegaConf.to_object(merged), {str(k): v for k, v in plain.items()}
+
+
+def _fits(schema: type[Any], key: str, value: object) -> bool:
+    """Whether the value is of the key's type; a merge for each key is slow, so only asked when one for all failed."""
+    try:
+        OmegaConf.merge(OmegaConf.structured(schema), {key: value})
+    except OmegaConfBaseException:
+        return False
+    return True
 
 
 def _known(prefix: str, key: object, names: Sequence[str] | set[str]) -> None:

@@ -68,7 +68,7 @@ def test_a_run_folder_holds_what_scripts_rely_on(tmp_path):
 MISTAKES = {  # found before a run starts
     "unknown key": (["run", "federation.round=3"], "federation.round: unknown key; did you mean federation.rounds?"),
     "unknown section": (["run", "fedration.rounds=3"], "fedration: unknown key; did you mean federation?"),
-    "wrong type": (["run", "local.lr=fast"], "local.lr=fast: must be of type float"),
+    "wrong type": (["run", "local.epochs=2", "local.lr=fast"], "local.lr=fast: must be of type float"),
     "out of range": (["run", "federation.participation=1.5"], "federation.participation=1.5: must be in (0, 1]"),
     "negative lr": (["run", "local.lr=-1"], "local.lr=-1.0: must be a number above 0"),
     "unknown method": (["run", "method=fedavgg"], "method.name=fedavgg: unknown; choose one of"),
