@@ -326,8 +326,6 @@ def _communication(records: list[dict[str, Any]]) -> dict[str, float]:
 
 def _split(task: Task) -> dict[str, Any]:
     """Who has how many examples of which class."""
-    from fedddp.split_picture import count  # brings matplotlib: only when a run is over
-
-    counts = count(task.shards, task.data.train.targets.cpu(), task.data.classes)
+    counts = task.shards.count(task.data.train.targets.cpu(), task.data.classes)
     sizes = task.shards.num_examples.tolist()
     return {"counts": counts.tolist(), "sizes": sizes, "names": list(task.data.label_names)}

@@ -9,28 +9,12 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
-from torch import Tensor
 
-from fedddp.splits import Shards
+from fedddp.splits import Counts
 
-Counts = NDArray[np.int64]
 MOST_ROWS, MOST_COLUMNS = 40, 20  # of the printed table
 MANY = 100  # clients, whose numbers nobody reads in a picture
 INK, GRID = "#2b3a4a", "#e4e9ee"
-
-
-def count(shards: Shards, targets: Tensor, classes: int) -> Counts:
-    """[K, classes] examples of each class with each client; of several labels each counts; else one column for all."""
-    owner = np.repeat(np.arange(shards.num_clients), shards.num_examples.numpy())
-    held = targets[shards.order].numpy()
-    table = np.zeros((shards.num_clients, max(classes, 1)), dtype=np.int64)
-    if not classes or (held.ndim == 2 and held.shape[1] != classes):  # regression; a token for each position
-        return shards.num_examples.numpy()[:, None]
-    if held.ndim == 2:
-        np.add.at(table, owner, held)
-    else:
-        np.add.at(table, (owner, held), 1)
-    return table
 
 
 def text(counts: Counts, sizes: Counts, names: Sequence[str] = ()) -> str:

@@ -25,12 +25,13 @@ def summary(folder: Path) -> dict:
 
 
 def test_run_on_two_ranks_equals_torchrun_and_one_rank(tmp_path):
-    one = fedddp("run", *FEW, "--ranks", "1", "--out", str(tmp_path / "1"))
-    two = fedddp("run", *FEW, "--ranks", "2", "--out", str(tmp_path / "2"))
+    words = ["run", *FEW, "evaluation.histograms=0"]
+    one = fedddp(*words, "--ranks", "1", "--out", str(tmp_path / "1"), PYTHONPROFILEIMPORTTIME="1")
+    two = fedddp(*words, "--ranks", "2", "--out", str(tmp_path / "2"))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "fedddp"]
     out = tmp_path / "torchrun"
     other = subprocess.run(
-        [*torchrun, "run", *FEW, "--out", str(out)], capture_output=True, text=True, check=False, timeout=120
+        [*torchrun, *words, "--out", str(out)], capture_output=True, text=True, check=False, timeout=120
     )
     for result in (one, two, other):
         assert result.returncode == 0, result.stderr
@@ -38,6 +39,9 @@ def test_run_on_two_ranks_equals_torchrun_and_one_rank(tmp_path):
     assert len({s["checksum"] for s in found}) == 1
     assert [s["world_size"] for s in found] == [1, 2, 2]
     assert one.stdout.count("round 1/2") == two.stdout.count("round 1/2") == other.stdout.count("round 1/2") == 1
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in one.stderr.splitlines()}
+    assert "fedddp" in imported
+    assert not imported & {"laplace", "matplotlib", "pandas", "scipy", "sklearn"}, "a run waits only for what it needs"
 
 
 def test_a_run_folder_holds_what_scripts_rely_on(tmp_path):

@@ -20,7 +20,7 @@ def call(arguments: argparse.Namespace) -> int:
     config = configuration.load(name, overrides)
     data = config.data.load()
     shards = Shards.deal(config.split, data.train, config.seed_of("split"))
-    counts = split_picture.count(shards, data.train.targets, data.classes)
+    counts = shards.count(data.train.targets, data.classes)
     sizes, names = shards.num_examples.numpy(), data.label_names
     experiment_name = Path(name or "digits").stem
     title = f"{experiment_name}: {config['data.name']} by {config['split.name']}, seed {config.seed_of('split')}"

@@ -25,7 +25,7 @@ from fedddp.jobs.meeting import Place, meet
 from fedddp.jobs.runs import Run
 from fedddp.jobs.ticket import Ticket
 
-PRELOAD = ["fedddp.job", "fedddp.commands.run", "fedddp.split_picture", "torch.utils.tensorboard", "sklearn.datasets"]
+PRELOAD = ["fedddp.job", "fedddp.commands.run", "fedddp.pictures", "torch.utils.tensorboard"]
 GRACE = 10.0  # seconds that the other ranks have to end after one failed
 
 

@@ -16,11 +16,11 @@ def shards() -> Shards:
 
 def test_counts_of_classes_labels_and_anything_else():
     targets = torch.tensor([0, 0, 1, 1, 1, 2])
-    assert split_picture.count(shards(), targets, 3).tolist() == [[2, 1, 0], [0, 0, 1], [0, 2, 0]]
+    assert shards().count(targets, 3).tolist() == [[2, 1, 0], [0, 0, 1], [0, 2, 0]]
     several = torch.tensor([[1, 0], [1, 1], [0, 0], [0, 1], [0, 1], [1, 0]])
-    assert split_picture.count(shards(), several, 2).tolist() == [[2, 1], [1, 0], [0, 2]]
-    assert split_picture.count(shards(), targets.double(), 0).tolist() == [[3], [1], [2]]
-    assert split_picture.count(shards(), several, 80).tolist() == [[3], [1], [2]]  # tokens
+    assert shards().count(several, 2).tolist() == [[2, 1], [1, 0], [0, 2]]
+    assert shards().count(targets.double(), 0).tolist() == [[3], [1], [2]]
+    assert shards().count(several, 80).tolist() == [[3], [1], [2]]  # tokens
 
 
 def test_text_says_what_it_amounts_to():
