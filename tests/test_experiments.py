@@ -15,6 +15,7 @@ from fedddp.build import make_federation, make_task
 from fedddp.evaluate import evaluate
 from fedddp.job import Job
 from fedddp.records import read_metrics
+from tests import toy
 from tests.data import writers
 from tests.data.test_tables import crx, hospitals
 
@@ -48,6 +49,7 @@ def test_resolves_with_every_method_it_has_settings_for(name):
     for method in set(blocks) & set(METHODS):
         config = configuration.load(name, [f"method={method}"])
         assert config["method.name"] == method
+        config.method.init_clients(1, toy.task(), config.local)  # refuses a solver that does not fit the method
         for section, settings in blocks[method].items():
             for key, value in settings.items():
                 assert config[f"{section}.{key}"] == value
