@@ -86,11 +86,7 @@ class Cohort:
             yield self._batch(index, weights)
 
     def _batch(self, index: Tensor, weights: Tensor | None) -> Batch:
-        """The examples index [c, B]; whole rows are copied, many times faster than by general indexing."""
-        train, flat = self.task.data.train, index.reshape(-1)
-        inputs = train.inputs.index_select(0, flat).view(*index.shape, *train.inputs.shape[1:])
-        targets = train.targets.index_select(0, flat).view(*index.shape, *train.targets.shape[1:])
-        return Batch(self.task.data.prepare(inputs, self.task.dtype), targets, weights)
+        return Batch(*self.task.data.gather(index, self.task.dtype), weights)
 
     def _table(self, epochs: int, batch_size: int) -> tuple[Tensor, Tensor]:
         """Example index [C, steps, B] and whether it is real; a client's order depends on its own key alone."""

@@ -1,7 +1,7 @@
-/* IVON's elementwise work in one pass over memory each. Rows [c, n] lie one after the other.
+/* Elementwise work in one pass over memory each. Rows [c, n] lie one after the other.
  *
  * Every operation here is rounded as written (the file is compiled without contraction into fused multiply-adds and
- * without reordering), so the results have the same bits as the tensor operations in noise.py and local/ivon.py.
+ * without reordering), so the results have the same bits as the tensor operations in data, noise.py and local/ivon.py.
  */
 #include <math.h>
 #include <stdint.h>
@@ -70,4 +70,13 @@ void ivon_step(long rows, long n, float *mean, float *variance, float *momentum,
     for (long r = 0, k = 0; r < rows; r++, k += n)
         step(n, mean + k, variance + k, momentum + k, offset + k, pull + k, noise + k, factor + k, grad + k,
              curve[r], debiased[r], lr[r], keep, take, rate);
+}
+
+static void convert(long n, const uint8_t *restrict stored, float scale, float shift, float *restrict out) {
+    for (long i = 0; i < n; i++) out[i] = (float)stored[i] * scale + shift;
+}
+
+/* out <- stored[index] · scale + shift: examples of n bytes each */
+void gather(long count, long n, const int64_t *index, const uint8_t *stored, float scale, float shift, float *out) {
+    for (long k = 0; k < count; k++) convert(n, stored + index[k] * n, scale, shift, out + k * n);
 }

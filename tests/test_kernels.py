@@ -1,13 +1,12 @@
 """The loops in C and the tensor operations they stand for: the same bits; and the noise they make."""
 
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from fedddp import kernels
+from fedddp.data import Dataset, Examples
 from fedddp.local import ivon
 from fedddp.noise import Quantile, quantiles
 
@@ -53,6 +52,18 @@ def test_a_step_has_the_same_bits_with_and_without_a_compiler(size, monkeypatch)
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
 
 
+@compiled
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (1 / 255, 0.0), (2 / 255, -1.0)])
+def test_gathered_bytes_have_the_same_bits_with_and_without_a_compiler(scale, shift, monkeypatch):
+    stored = torch.arange(5 * 77, dtype=torch.int64).mul(37).remainder(256).to(torch.uint8).view(5, 7, 11)
+    examples = Examples(stored, torch.arange(5))
+    data, index = Dataset(examples, examples, 5, scale=scale, shift=shift), torch.tensor([[4, 0, 2], [1, 4, 4]])
+    fast = data.gather(index, torch.float32)
+    monkeypatch.setattr(Dataset, "_bytes", lambda *_: False)
+    torch.testing.assert_close(fast, data.gather(index, torch.float32), rtol=0, atol=0)
+    assert fast[1].tolist() == [[4, 0, 2], [1, 4, 4]]
+
+
 def test_noise_depends_on_key_and_draw_alone():
     """Not on the neighbours in a cohort, nor on how many parameters follow."""
     whole, alone = Quantile(torch.tensor([3, 4, 5]), drawn=2), Quantile(torch.tensor([5]), drawn=2)
@@ -87,14 +98,9 @@ def test_the_quantiles_have_unit_variance():
     assert float(z.max()) == pytest.approx(4.0, abs=0.02)
 
 
-def test_without_a_compiler_there_are_none(tmp_path):
-    """The same module in a process that may not compile, or finds no compiler."""
-    ask = "from fedddp import kernels; print(kernels.library())"
-    for more in (
-        {"FEDDDP_KERNELS": "off"},
-        {"CC": "no-such-compiler"},
-        {"CC": "false", "XDG_CACHE_HOME": str(tmp_path)},
-    ):
-        environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path), **more}
-        found = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, env=environment)
-        assert found.stdout.strip() == "None", found.stderr
+@pytest.mark.parametrize("setting", ["FEDDDP_KERNELS=off", "CC=no-such-compiler", "CC=false"])
+def test_without_a_compiler_there_are_none(setting, monkeypatch, tmp_path):
+    for word in (setting, f"XDG_CACHE_HOME={tmp_path}", f"TMPDIR={tmp_path}"):
+        monkeypatch.setenv(*word.split("="))
+    monkeypatch.setattr("tempfile.tempdir", None)  # ask for the folder anew
+    assert kernels.library.__wrapped__() is None

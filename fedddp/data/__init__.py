@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedddp import kernels
+
 IGNORED = -100  # the target of a position that is only padding; torch's own convention
 
 
@@ -56,16 +58,39 @@ class Dataset:
             return stored.long()
         if self.bag:
             return bag_of_words(stored.long(), self.bag, dtype)
-        inputs = stored.to(dtype)
+        inputs = stored.to(dtype, copy=True)
         if isinstance(self.scale, Tensor):
-            inputs = inputs * self.scale.to(dtype)
+            inputs *= self.scale.to(dtype)
         elif self.scale != 1.0:
-            inputs = inputs * self.scale
+            inputs *= self.scale
         if isinstance(self.shift, Tensor):
-            inputs = inputs + self.shift.to(dtype)
+            inputs += self.shift.to(dtype)
         elif self.shift != 0.0:
-            inputs = inputs + self.shift
+            inputs += self.shift
         return inputs
+
+    def gather(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The training examples index [...] as model inputs [..., *input] and targets.
+
+        Whole rows are copied, which is many times faster than general indexing.
+        """
+        flat = index.reshape(-1)
+        targets = self.train.targets.index_select(0, flat).view(*index.shape, *self.train.targets.shape[1:])
+        stored = self.train.inputs
+        if self._bytes(dtype):
+            inputs = torch.empty(*index.shape, *stored.shape[1:])
+            size = stored[0].numel()
+            kernels.call("gather", len(flat), size, flat, stored, float(self.scale), float(self.shift), inputs)
+            return inputs, targets
+        return self.prepare(stored.index_select(0, flat).view(*index.shape, *stored.shape[1:]), dtype), targets
+
+    def _bytes(self, dtype: torch.dtype) -> bool:
+        """Whether inputs are bytes that one scale and one shift turn into float32 on the CPU: there is a kernel."""
+        stored = self.train.inputs
+        plain = stored.dtype == torch.uint8 and stored.device.type == "cpu" and stored.is_contiguous()
+        one = not isinstance(self.scale, Tensor) and not isinstance(self.shift, Tensor)
+        special = self.tokens or self.bag > 0 or dtype != torch.float32
+        return plain and one and not special and kernels.library() is not None
 
     def to(self, device: torch.device) -> "Dataset":
         if device.type == "cpu":
