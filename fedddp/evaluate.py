@@ -153,8 +153,7 @@ def entropies(task: Task, exchange: Exchange, models: Models, examples: Examples
         row[0, : len(found)] = found
         ledger.add({"entropy": Gather(row)}, torch.tensor([number]))
     scales = exchange.agree(ledger.exponents())
-    flat = exchange.add(ledger.encode(scales, len(chunks), task.device))
-    return ledger.decode(flat, scales, len(chunks))["entropy"].flatten()[: len(examples)]
+    return ledger.total(exchange, scales, len(chunks), task.device)["entropy"].flatten()[: len(examples)]
 
 
 def evaluate_clients(
@@ -183,7 +182,7 @@ def add_up(exchange: Exchange, parts: list[Message], most: int, device: torch.de
     for part in parts:
         ledger.add(part, torch.zeros(0, dtype=torch.long))
     scales = exchange.agree(ledger.exponents())
-    return ledger.decode(exchange.add(ledger.encode(scales, most, device)), scales, most)
+    return ledger.total(exchange, scales, most, device)
 
 
 def _chunks(count: int) -> Iterator[slice]:

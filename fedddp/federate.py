@@ -135,9 +135,8 @@ class Federation:
             agreed = self._agree(ledger, failure, exponents, wishes())
             report.checkpoint, report.stop = bool(agreed[4]), bool(agreed[5])
             scales = agreed[HEAD:]
-            flat = ledger.encode(scales, len(cohorts), self.task.device)
-            report.bytes += 8 * (flat.numel() + len(agreed))
-            total = ledger.decode(self.exchange.add(flat), scales, len(cohorts))
+            total = ledger.total(self.exchange, scales, len(cohorts), self.task.device)
+            report.bytes += 8 * (ledger.words + len(agreed))
         report.bytes_up += sum(fld.bytes for fld in ledger.fields if fld.name != STATS)
         report.bytes_down += _broadcast_bytes(server, phase.broadcast)
         _note(total.pop(STATS), report, self.task)

@@ -60,6 +60,19 @@ def torchrun(ranks: int, words: list[str], threads: int) -> int:
     return 0
 
 
+def keep_memory() -> None:
+    """Let malloc use large blocks again instead of returning them to the kernel, whose fresh pages are slow (glibc).
+
+    A freed block serves later tensors, so the peak stays what it was. Writing to 40 MB of new pages takes 28 ms, to
+    used ones 3 ms.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        mmap_threshold, trim_threshold = -3, -1
+        libc.mallopt(mmap_threshold, 2**30)
+        libc.mallopt(trim_threshold, 2**31 - 1)
+
+
 def end_with_parent() -> None:
     """Ask the kernel for SIGTERM when the launcher dies, so that no rank is left behind (Linux)."""
     if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":

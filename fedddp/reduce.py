@@ -16,6 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedddp.exchange import Exchange
+from fedddp.grid import Segment, cut
+
 NO_EXPONENT = -(2**31)  # of a field that is zero, or of a rank that has nothing to say about it
 MOST_SCALES = 240
 
@@ -56,10 +59,16 @@ class Field(NamedTuple):
         return math.prod(self.shape)
 
     @property
+    def rows(self) -> int:
+        """Each row of natural parameters [2, P] has a grid of its own."""
+        if self.kind == "gather":
+            return 0
+        return 2 if len(self.shape) == 2 and self.shape[0] == 2 else 1
+
+    @property
     def scales(self) -> int:
-        """A mean's weight and each row of natural parameters [2, P] have a grid of their own."""
-        rows = 2 if len(self.shape) == 2 and self.shape[0] == 2 else 1
-        return {"sum": rows, "mean": rows + 1, "gather": 0}[self.kind]
+        """And so has a mean's weight."""
+        return self.rows + (self.kind == "mean")
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -110,6 +119,7 @@ class Ledger:
     slots: int  # clients that take part, each with a slot for its gathered rows
     fields: list[Field] = field(default_factory=list)
     sums: list[list[Tensor]] = field(default_factory=list)  # per cohort, a flat tensor per scale
+    peaks: list[Tensor] = field(default_factory=list)  # per cohort, the largest number of each
     rows: list[tuple[Tensor, list[Tensor]]] = field(default_factory=list)  # per cohort: slots, gathered values
 
     def add(self, message: Message, slot: Tensor, good: Tensor | None = None) -> None:
@@ -123,21 +133,25 @@ class Ledger:
             )
         self.fields = fields
         folded = [_fold(e, good) for e in message.values() if not isinstance(e, Gather)]
-        self.sums.append([part for parts in folded for part in parts])
+        self.hold([part for parts in folded for part in parts])
         keep = slice(None) if good is None else good
         gathered = [e.value[keep] for e in message.values() if isinstance(e, Gather)]
         self.rows.append((slot[keep], gathered))
 
+    def hold(self, parts: list[Tensor]) -> None:
+        """Keep what a cohort adds to each scale [n] until the grids are known."""
+        if parts:
+            self.sums.append(parts)
+            self.peaks.append(torch.stack([_peak(part) for part in parts]))
+
     def exponents(self) -> list[int]:
         """Per scale the least e with all |contributions| < 2^e; padded to a fixed length."""
         found = [NO_EXPONENT] * MOST_SCALES
-        for parts in self.sums:
-            for i, part in enumerate(parts):
-                largest = float(part.abs().amax()) if part.numel() else 0.0
-                if not math.isfinite(largest):
-                    raise FloatingPointError(f"a sum over clients overflowed (scale {i} of {self.fields})")
-                if largest > 0:
-                    found[i] = max(found[i], math.frexp(largest)[1])
+        for i, peak in enumerate(torch.stack(self.peaks).amax(0).tolist() if self.peaks else ()):
+            if not math.isfinite(peak):
+                raise FloatingPointError(f"a sum over clients overflowed (scale {i} of {self.fields})")
+            if peak > 0:
+                found[i] = math.frexp(peak)[1]
         return found
 
     def describe(self) -> str:
@@ -147,58 +161,69 @@ class Ledger:
         """Take the message's shape from a peer, for a rank that had no client to learn it from."""
         self.fields = [Field(n, k, tuple(s), d) for n, k, s, d in json.loads(description)]
 
-    def encode(self, exponents: Sequence[int], cohorts: int, device: torch.device) -> Tensor:
-        """All contributions of this rank as one flat int64 buffer."""
-        flat = torch.zeros(sum(f.words(self.slots) for f in self.fields), dtype=torch.int64, device=device)
-        bits = _grid_bits(exponents, cohorts)
-        for parts in self.sums:
-            at = 0
-            for part, shift in zip(parts, bits, strict=False):
-                flat[at : at + part.numel()] += _to_grid(part, shift)
-                at += part.numel()
-        at = sum(f.words(0) for f in self.fields)
-        for i, fld in enumerate(f for f in self.fields if f.kind == "gather"):
-            table = flat[at : at + fld.words(self.slots)].view(self.slots, -1)
-            for slot, gathered in self.rows:
-                table[slot.to(device)] = _as_words(gathered[i])
-            at += table.numel()
-        return flat
+    @property
+    def words(self) -> int:
+        """How many int64 are added up over ranks."""
+        return sum(fld.words(self.slots) for fld in self.fields)
 
-    def decode(self, flat: Tensor, exponents: Sequence[int], cohorts: int) -> dict[str, Tensor]:
-        """World sums as totals, in the fields' own shapes and dtypes."""
-        totals: dict[str, Tensor] = {}
-        bits = iter(_grid_bits(exponents, cohorts))
-        at = 0
-        for fld in self.fields:
-            if fld.kind == "gather":
-                continue
-            rows = fld.scales - (fld.kind == "mean")
-            parts = flat[at : at + fld.numel].view(rows, -1)
-            total = torch.stack([_from_grid(part, next(bits)) for part in parts])
-            at += fld.numel
-            if fld.kind == "mean":
-                total = total / _from_grid(flat[at : at + 1], next(bits))
-                at += 1
-            totals[fld.name] = total.view(fld.shape).to(fld.torch_dtype)
-        for fld in self.fields:
-            if fld.kind == "gather":
-                words = flat[at : at + fld.words(self.slots)].view(self.slots, -1)
-                totals[fld.name] = _from_words(words, fld)
-                at += words.numel()
+    def total(
+        self, exchange: Exchange, exponents: Sequence[int], cohorts: int, device: torch.device
+    ) -> dict[str, Tensor]:
+        """The totals over all ranks, in the fields' own shapes and dtypes.
+
+        A large buffer travels in pieces: while some are on their way, later ones are encoded and earlier ones decoded.
+        """
+        road, words = exchange.road(self.words, device), self.words
+        sums = [fld for fld in self.fields if fld.kind != "gather"]
+        totals = {fld.name: torch.empty(fld.shape, dtype=fld.torch_dtype, device=device) for fld in sums}
+        self._write_rows(road.source[:words])
+        pieces, arrivals = cut(words, road.step, self._segments(exponents, cohorts, totals)), []
+        for piece in pieces:
+            piece.encode(road.source)
+            arrivals.append(road.start(piece.low, piece.high))
+        for piece, arrive in zip(pieces, arrivals, strict=True):
+            arrive()
+            piece.decode(road.result)
+        totals |= {fld.name: _from_words(table, fld) for fld, table in self._tables(road.result[:words])}
         return {fld.name: totals[fld.name] for fld in self.fields}
 
+    def _segments(self, exponents: Sequence[int], cohorts: int, totals: Totals) -> list[Segment]:
+        """Every run of numbers with a grid of its own; weights first, because means are divided by them."""
+        room = 62 - math.ceil(math.log2(max(cohorts, 1)))
+        bits = [0 if e == NO_EXPONENT else min(room - e, 1000) for e in exponents]
+        weights, values, scale = [], [], 0
+        for fld in (fld for fld in self.fields if fld.name in totals):
+            total = totals[fld.name]
+            for row in total.view(fld.rows, fld.numel // fld.rows):
+                values.append(Segment([p[scale] for p in self.sums], bits[scale], row))
+                scale += 1
+            if fld.kind == "mean":
+                weight = total.new_empty(1, dtype=torch.float64)
+                weights.append(Segment([p[scale] for p in self.sums], bits[scale], weight))
+                values[-fld.rows :] = [value._replace(weight=weight) for value in values[-fld.rows :]]
+                scale += 1
+        return weights + values
 
-def _grid_bits(exponents: Sequence[int], cohorts: int) -> list[int]:
-    room = 62 - math.ceil(math.log2(max(cohorts, 1)))
-    return [0 if e == NO_EXPONENT else min(room - e, 1000) for e in exponents]
+    def _tables(self, flat: Tensor) -> list[tuple[Field, Tensor]]:
+        """The end of the buffer: every gathered field's table [slots, words]."""
+        gathers = [fld for fld in self.fields if fld.kind == "gather"]
+        sizes = [fld.words(self.slots) for fld in gathers]
+        tables = flat[len(flat) - sum(sizes) :].split(sizes)
+        return [(fld, table.view(self.slots, -1)) for fld, table in zip(gathers, tables, strict=True)]
+
+    def _write_rows(self, flat: Tensor) -> None:
+        tables = [table.zero_() for _, table in self._tables(flat)]
+        for slot, gathered in self.rows:
+            for table, value in zip(tables, gathered, strict=True):
+                table[slot.to(flat.device)] = _as_words(value)
 
 
-def _to_grid(value: Tensor, bits: int) -> Tensor:
-    return (value.double() * 2.0**bits).round_().long()
-
-
-def _from_grid(value: Tensor, bits: int) -> Tensor:
-    return value.double() * 2.0**-bits
+def _peak(part: Tensor) -> Tensor:
+    """The largest |number|; not finite if one is not."""
+    if not part.numel():
+        return part.new_zeros((), dtype=torch.float64)
+    low, high = part.aminmax()
+    return torch.maximum(-low, high).double()
 
 
 def _as_words(value: Tensor) -> Tensor:
@@ -209,5 +234,5 @@ def _as_words(value: Tensor) -> Tensor:
 
 
 def _from_words(words: Tensor, fld: Field) -> Tensor:
-    data = words.view(torch.uint8)[:, : fld.numel * fld.torch_dtype.itemsize]
+    data = words.clone().view(torch.uint8)[:, : fld.numel * fld.torch_dtype.itemsize]  # the buffer is used again
     return data.contiguous().view(fld.torch_dtype).view(len(words), *fld.shape)

@@ -1,22 +1,29 @@
 """Sums are exact in any order; gathers give every row; bad rows add nothing."""
 
+import math
+import resource
+from fractions import Fraction
+
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedddp.exchange import Exchange
 from fedddp.reduce import Gather, Ledger, Mean, Sum
+from fedddp.rng import stream
+
+CPU = torch.device("cpu")
 
 
-def totals(messages, order, slots=8):
+def totals(exchange, messages, order, slots=8):
     """What one rank makes of cohort messages in a given order."""
     ledger = Ledger(slots)
     for i in order:
         message, slot, good = messages[i]
         ledger.add(message, slot, good)
     scales = ledger.exponents()
-    flat = ledger.encode(scales, len(messages), torch.device("cpu"))
-    return ledger.decode(flat, scales, len(messages))
+    return ledger.total(exchange, scales, len(messages), CPU)
 
 
 def cohort(seed, rows=2, slot=0):
@@ -34,16 +41,16 @@ def cohort(seed, rows=2, slot=0):
 
 @given(st.permutations(range(4)))
 @settings(max_examples=24, deadline=None)
-def test_the_order_of_cohorts_does_not_change_a_bit(order):
+def test_the_order_of_cohorts_does_not_change_a_bit(exchange, order):
     messages = [cohort(i, slot=2 * i) for i in range(4)]
-    reference, other = totals(messages, range(4)), totals(messages, order)
+    reference, other = totals(exchange, messages, range(4)), totals(exchange, messages, order)
     for name in reference:
         assert torch.equal(reference[name], other[name])
 
 
-def test_totals_are_right_to_float_precision():
+def test_totals_are_right_to_float_precision(exchange):
     messages = [cohort(i, slot=2 * i) for i in range(4)]
-    got = totals(messages, range(4))
+    got = totals(exchange, messages, range(4))
     value = torch.cat([m["sum"].value for m, _, _ in messages])
     torch.testing.assert_close(got["sum"], value.double().sum(0).float(), rtol=1e-6, atol=1e-6)
     lam = torch.cat([m["lam"].value for m, _, _ in messages]).double()
@@ -55,19 +62,19 @@ def test_totals_are_right_to_float_precision():
     assert got["id"].dtype == torch.int32
 
 
-def test_small_fields_keep_their_precision_beside_large_ones():
+def test_small_fields_keep_their_precision_beside_large_ones(exchange):
     big, small = torch.full((1, 5), 1e30), torch.tensor([[1e-12, -3e-13, 5e-20, 0.0, 1e-12]])
-    got = totals([({"big": Sum(big), "small": Sum(small)}, torch.tensor([0]), None)], [0])
+    got = totals(exchange, [({"big": Sum(big), "small": Sum(small)}, torch.tensor([0]), None)], [0])
     assert torch.equal(got["big"], big[0])
     torch.testing.assert_close(got["small"], small[0], rtol=1e-7, atol=0)
 
 
-def test_a_client_left_out_adds_nothing_even_if_it_is_nan():
+def test_a_client_left_out_adds_nothing_even_if_it_is_nan(exchange):
     message, slot, _ = cohort(1)
     for entry in message.values():
         if entry.value.is_floating_point():
             entry.value[1] = float("nan")
-    got = totals([(message, slot, torch.tensor([True, False]))], [0])
+    got = totals(exchange, [(message, slot, torch.tensor([True, False]))], [0])
     torch.testing.assert_close(got["sum"], message["sum"].value[0])
     torch.testing.assert_close(got["lam"], message["lam"].value[0], rtol=1e-6, atol=0)
     assert torch.equal(got["row"][0], message["row"].value[0])
@@ -87,12 +94,79 @@ def share_with_idle_ranks():
     description = exchange.tell(ledger.describe(), source=1)
     if not ledger.fields:
         ledger.learn(description)
-    flat = exchange.add(ledger.encode(scales, 1, torch.device("cpu")))
-    return ledger.decode(flat, scales, 1)["x"].tolist()
+    return ledger.total(exchange, scales, 1, CPU)["x"].tolist()
 
 
-def test_extreme_values_neither_overflow_nor_vanish():
+def test_extreme_values_neither_overflow_nor_vanish(exchange):
     tiny = torch.tensor([[2.0**-149, -(2.0**-140)]])
     huge = torch.tensor([[3e38, -3e38]])
     for value in (tiny, huge, torch.zeros(1, 2)):
-        assert torch.equal(totals([({"x": Sum(value)}, torch.tensor([0]), None)], [0])["x"], value[0])
+        assert torch.equal(totals(exchange, [({"x": Sum(value)}, torch.tensor([0]), None)], [0])["x"], value[0])
+
+
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_totals_are_the_integers_that_the_grid_says_to_the_last_bit(exchange, data):
+    """Σ round(x · 2^bits), divided by its weight and rounded to the field's own format, in Python's own numbers."""
+    dtype = data.draw(st.sampled_from([torch.float32, torch.float64]))
+    scale = data.draw(st.integers(-140, 120))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 1000)))
+    spread = 2.0 ** torch.randint(-45, 1, (5, 3, 40), generator=generator, dtype=torch.float64)
+    value = (torch.randn(5, 3, 40, generator=generator, dtype=torch.float64) * spread * 2.0**scale).to(dtype)
+    weight = torch.rand(5, 3, generator=generator).to(dtype)
+    messages = [
+        ({"sum": Sum(v), "mean": Mean(v, weight=w)}, torch.arange(3), None) for v, w in zip(value, weight, strict=True)
+    ]
+    got = totals(exchange, messages, range(5))
+    by_cohort = [_folded(m) for m, _, _ in messages]
+    top, bottom = _grid_sum([c[1] for c in by_cohort]), _grid_sum([c[2] for c in by_cohort])
+    assert torch.equal(got["sum"], torch.tensor(_grid_sum([c[0] for c in by_cohort]), dtype=torch.float64).to(dtype))
+    assert torch.equal(got["mean"], torch.tensor([t / bottom[0] for t in top], dtype=torch.float64).to(dtype))
+
+
+def _folded(message):
+    ledger = Ledger(0)
+    ledger.add(message, torch.arange(3))
+    return [part.double().tolist() for part in ledger.sums[0]]
+
+
+def _grid_sum(cohorts):
+    largest = max(abs(x) for part in cohorts for x in part)
+    bits = 62 - math.frexp(largest)[1] - math.ceil(math.log2(len(cohorts)))
+    whole = [sum(round(Fraction(x) * Fraction(2) ** bits) for x in column) for column in zip(*cohorts, strict=True)]
+    return [float(n) * 2.0**-bits for n in whole]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_sums_are_the_same_through_sockets_and_through_shared_memory(worlds, ranks):
+    """Fields begin and end inside pieces, and of three ranks the first has nothing to add."""
+    alone = worlds(1).run(large_sum)[0]
+    for way in ("sockets", "pieces", "shared", "refused"):
+        for got, took in worlds(ranks).run(large_sum, way):
+            assert took == {"sockets": "Sockets", "pieces": "Sockets", "shared": "Shared", "refused": "Sockets"}[way]
+            assert all(torch.equal(got[name], alone[0][name]) for name in got)
+
+
+def large_sum(way="sockets"):
+    """Totals of four cohorts, and the road that they took; "refused": a rank may not have so much memory."""
+    exchange = Exchange(shares=way in ("shared", "refused"))
+    if way == "pieces":
+        exchange.road(50_000, CPU).step = 100
+    ledger = Ledger(slots=4)
+    for number in range(4):
+        message, slot, _ = cohort(number, rows=1, slot=number)
+        long = {"long": Mean(torch.randn(1, 40_000, generator=stream("long", number)), weight=2.0)}
+        if exchange.rank == (1 + number % 2) % exchange.world_size:
+            ledger.add(message | long, slot)
+    scales = exchange.agree(ledger.exponents())
+    description = exchange.tell(ledger.describe(), source=exchange.world_size - 1)
+    if not ledger.fields:
+        ledger.learn(description)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if way == "refused" and exchange.rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+    try:
+        total = ledger.total(exchange, scales, 4, CPU)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    return total, type(exchange.road(ledger.words, CPU)).__name__

@@ -41,12 +41,14 @@ def work(config: Any, out: Path, resume: bool) -> int:
     """This process as one rank of a run."""
     import torch
 
+    from fedddp import launch
     from fedddp.exchange import Exchange
     from fedddp.job import Job, Stop
 
     stop = Stop()
     stop.listen()
     torch.set_num_threads(config.federation.threads)
+    launch.keep_memory()
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())

@@ -6,11 +6,11 @@ import torch
 from fedddp import config as configuration
 from fedddp.build import make_federation, make_task
 from fedddp.cohort import Cohort
+from fedddp.evaluate import add_up
 from fedddp.local import sgd
 from fedddp.methods import fedavg, fedcurv, fedprox, hwa
 from fedddp.methods._noise import perturb
 from fedddp.oracle import Oracle
-from fedddp.reduce import Ledger
 from fedddp.rng import stream
 from tests import toy
 from tests.small import MODELS, settings
@@ -20,13 +20,6 @@ LOCAL = sgd.Solver(lr=0.05, epochs=3, batch_size=5)
 
 def close(a, b, tolerance=1e-12):
     torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
-
-
-def add_up(message):
-    ledger = Ledger(slots=0)
-    ledger.add(message, torch.zeros(0, dtype=torch.long))
-    scales = ledger.exponents()
-    return ledger.decode(ledger.encode(scales, 1, torch.device("cpu")), scales, 1)
 
 
 def small(exchange, method, *words):
@@ -40,12 +33,12 @@ def cohort_of(task):
     return Cohort(tuple(ids), 0, task, Oracle(task.module, task.layout, task.objective))
 
 
-def aggregate(method, curvature):
+def aggregate(exchange, method, curvature):
     """The server's answer to given curvatures [C, P] of five clients with random parameters; and those."""
     task = toy.task()
     cohort, server = cohort_of(task), method.init_server(task)
     theta = torch.randn(toy.K, toy.D, generator=stream("theta"), dtype=torch.float64)
-    total = add_up(method.message(theta, curvature(cohort), cohort, server.chosen))
+    total = add_up(exchange, [method.message(theta, curvature(cohort), cohort, server.chosen)], 1, task.device)
     mean = cohort.num_examples / cohort.num_examples.sum() @ theta
     return method.server_step(server, total, task).theta, theta, mean
 
@@ -54,24 +47,26 @@ def random_curvature(cohort):
     return torch.rand(len(cohort), toy.D, generator=stream("curvature"), dtype=torch.float64)
 
 
-def test_without_curvature_hwa_is_fedavg():
-    found, _, mean = aggregate(hwa.Method(), lambda cohort: torch.zeros(toy.K, toy.D, dtype=torch.float64))
+def test_without_curvature_hwa_is_fedavg(exchange):
+    found, _, mean = aggregate(exchange, hwa.Method(), lambda cohort: torch.zeros(toy.K, toy.D, dtype=torch.float64))
     close(found, mean)
 
 
-def test_with_curvature_like_the_number_of_examples_hwa_is_fedavg():
-    found, _, mean = aggregate(hwa.Method(), lambda cohort: 0.7 * cohort.num_examples.unsqueeze(1).expand(-1, toy.D))
+def test_with_curvature_like_the_number_of_examples_hwa_is_fedavg(exchange):
+    found, _, mean = aggregate(
+        exchange, hwa.Method(), lambda cohort: 0.7 * cohort.num_examples.unsqueeze(1).expand(-1, toy.D)
+    )
     close(found, mean)
 
 
-def test_hwa_weighs_each_coordinate_by_curvature():
-    found, theta, _ = aggregate(hwa.Method(), random_curvature)
+def test_hwa_weighs_each_coordinate_by_curvature(exchange):
+    found, theta, _ = aggregate(exchange, hwa.Method(), random_curvature)
     weight = random_curvature(range(toy.K))
     close(found, (weight * theta).sum(0) / weight.sum(0))
 
 
-def test_equation_seven_as_printed():
-    found, theta, _ = aggregate(hwa.Method(rule="printed"), random_curvature)
+def test_equation_seven_as_printed(exchange):
+    found, theta, _ = aggregate(exchange, hwa.Method(rule="printed"), random_curvature)
     weight = random_curvature(range(toy.K))
     close(found, sum(d / (d.norm() + hwa.EPS) * w for d, w in zip(weight, theta, strict=True)))
 

@@ -1,0 +1,85 @@
+"""The exact sum beside a plain float32 all_reduce of as many numbers, in turn on the same ranks.
+
+`exact` is what a round does: find the scales and agree on them, encode, add and decode in pieces that overlap. `parts`
+are the same steps one after the other, to see where the time goes.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fedddp.exchange import Exchange
+from fedddp.grid import Segment, cut
+from fedddp.reduce import Field, Ledger
+
+SIZES = (178_110, 10_000_000)  # the MLP 784-200-100-10, and a small ResNet
+PARTS = ("scales", "encode", "reduce", "decode")
+
+
+def call(words: list[str], exchange: Exchange) -> list[dict[str, Any]]:
+    rows = []
+    for size in SIZES:
+        rows.append(compare(size, exchange))
+        if exchange.rank == 0:
+            print(line(rows[-1]), flush=True)
+    return rows
+
+
+def compare(size: int, exchange: Exchange) -> dict[str, Any]:
+    """Median seconds of the slowest rank, and the median of the ratios within each repetition."""
+    value, weight = torch.randn(size), torch.ones(1)
+    floats = torch.randn(size)
+    road = exchange.road(size + 1, exchange.device)
+    pieces = cut(size, road.step, [Segment([value], 50, torch.empty(size), weight.double())])
+    steps: dict[str, Callable[[], object]] = {
+        "float32": lambda: exchange.add_floats(floats),
+        "exact": lambda: _exact(size, exchange, [value, weight]),
+        "scales": lambda: _scales(size, exchange, [value, weight]),
+        "encode": lambda: [piece.encode(road.source) for piece in pieces],
+        "reduce": lambda: [arrive() for arrive in [road.start(piece.low, piece.high) for piece in pieces]],
+        "decode": lambda: [piece.decode(road.result) for piece in pieces],
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(max(10, 20_000_000 // size)):
+        for name, step in steps.items():
+            exchange.barrier()
+            start = time.perf_counter()
+            step()
+            if turn:  # the first warms up
+                seconds[name].append(time.perf_counter() - start)
+        floats.mul_(0.5)
+    slowest = {name: [n / 1e9 for n in exchange.agree([int(s * 1e9) for s in own])] for name, own in seconds.items()}
+    ratios = [exact / plain for exact, plain in zip(slowest["exact"], slowest["float32"], strict=True)]
+    return {
+        "workload": "exchange",
+        "numbers": size,
+        "ranks": exchange.world_size,
+        "seconds": {name: statistics.median(own) for name, own in slowest.items()},
+        "time_ratio": statistics.median(ratios),
+        "bytes_ratio": 8 * (size + 1) / (4 * size),
+    }
+
+
+def line(row: dict[str, Any]) -> str:
+    ms = {name: 1e3 * seconds for name, seconds in row["seconds"].items()}
+    whole = sum(ms[name] for name in PARTS)
+    parts = ", ".join(f"{name} {ms[name]:.2f} ({ms[name] / whole:.0%})" for name in PARTS)
+    return (
+        f"exchange {row['numbers']:>10,} numbers  {row['ranks']} ranks  float32 {ms['float32']:.2f} ms  "
+        f"exact {ms['exact']:.2f} ms  time {row['time_ratio']:.2f}x  bytes {row['bytes_ratio']:.2f}x  "
+        f"one by one: {parts} ms"
+    )
+
+
+def _scales(size: int, exchange: Exchange, parts: list[torch.Tensor]) -> tuple[Ledger, list[int]]:
+    ledger = Ledger(0, [Field("theta", "mean", (size,), "float32")])
+    ledger.hold(parts)
+    return ledger, exchange.agree(ledger.exponents())
+
+
+def _exact(size: int, exchange: Exchange, parts: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    ledger, scales = _scales(size, exchange, parts)
+    return ledger.total(exchange, scales, exchange.world_size, exchange.device)
