@@ -5,7 +5,7 @@ only where something is drawn.
 """
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -115,13 +115,16 @@ def draw_split(split: Mapping[str, Any], title: str) -> Figure:
     return split_picture.draw(np.array(split["counts"]), np.array(split["sizes"]), title, split["names"])
 
 
-def draw_all(numbers: Mapping[str, Any], title: str) -> dict[str, Figure]:
+def draw_all(numbers: Mapping[str, Any], title: str) -> Iterator[tuple[str, Figure]]:
     """What a run's pictures.json has the numbers of: the split, and reliability of one or several kinds."""
-    figures = {}
     for name, value in numbers.items():
-        figures[name] = draw_split(value, title) if name == "split" else draw_reliability({title: value})
-        figures[name].set_dpi(150)
-    return figures
+        yield name, draw_split(value, title) if name == "split" else draw_reliability({title: value})
+
+
+def png(figure: Figure) -> bytes:
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=150)
+    return out.getvalue()
 
 
 def svg(figure: Figure) -> str:

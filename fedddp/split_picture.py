@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -55,26 +56,31 @@ def draw(counts: Counts, sizes: Counts, title: str = "", names: Sequence[str] = 
     figure = Figure(figsize=(min(3.5 + 0.52 * clients, 11.0), 2.4 + depth), layout="constrained")
     FigureCanvasAgg(figure)
     bars, shades = figure.subplots(2, 1, sharex=True, height_ratios=[1.3, depth])
-    bars.bar(np.arange(clients), sizes, width=1.0 if many else 0.82, color="#5b7f9f", linewidth=0)
+    if many:  # one outline: a bar of its own for each of a thousand takes seconds and 40 MB
+        bars.stairs(sizes, np.arange(clients + 1) - 0.5, fill=True, color="#5b7f9f", linewidth=0)
+    else:
+        bars.bar(np.arange(clients), sizes, width=0.82, color="#5b7f9f", linewidth=0)
     bars.set_ylabel("examples")
     bars.set_title(title, loc="left", fontsize=11, color=INK)
     bars.spines[["top", "right"]].set_visible(False)
     bars.tick_params(axis="x", length=0)
-    _shade(shades, counts, names)
+    shaded = _shade(shades, counts, names)
     shades.set_xlabel(f"{clients} clients, the largest first" if many else "client")
     shades.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=20))
-    bar = figure.colorbar(shades.images[0], ax=shades, pad=0.015, fraction=0.04)
+    bar = figure.colorbar(shaded, ax=shades, pad=0.015, fraction=0.04)
     bar.set_label("share of the client's examples" if depth > 2 else "share", fontsize=8)
     bar.outline.set_visible(False)
     return figure
 
 
-def _shade(axes: Axes, counts: Counts, names: Sequence[str]) -> None:
+def _shade(axes: Axes, counts: Counts, names: Sequence[str]) -> QuadMesh:
     """Each client's share of every class; with the counts where there is room for them."""
     clients, classes = counts.shape
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     scale = PowerNorm(0.6, vmin=0, vmax=shares.max(initial=1e-9))  # small shares are many, and worth telling apart
-    axes.imshow(shares.T, aspect="auto", cmap="Blues", norm=scale, interpolation="nearest")
+    edges = (np.arange(clients + 1) - 0.5, np.arange(classes + 1) - 0.5)
+    mesh = axes.pcolormesh(*edges, shares.T, cmap="Blues", norm=scale)  # an image would take 30 MB to be scaled
+    axes.invert_yaxis()
     axes.spines[:].set_visible(False)
     if names and classes <= MOST_COLUMNS:
         axes.set_yticks(range(classes), names)
@@ -82,9 +88,10 @@ def _shade(axes: Axes, counts: Counts, names: Sequence[str]) -> None:
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=10))
         axes.set_ylabel("class")
     if clients > 20 or classes > 20:
-        return
+        return mesh
     axes.hlines(np.arange(classes + 1) - 0.5, -0.5, clients - 0.5, color=GRID, linewidth=0.6)
     axes.vlines(np.arange(clients + 1) - 0.5, -0.5, classes - 0.5, color=GRID, linewidth=0.6)
     for client, label in zip(*np.nonzero(counts), strict=True):
         colour = "white" if scale(shares[client, label]) > 0.5 else INK
         axes.text(client, label, str(counts[client, label]), ha="center", va="center", fontsize=7.5, color=colour)
+    return mesh

@@ -48,7 +48,7 @@ def test_draws_any_table(tmp_path, shape):
     figure = split_picture.draw(counts, counts.sum(1), "title")
     figure.savefig(tmp_path / "split.png")
     assert np.asarray(Image.open(tmp_path / "split.png").convert("L")).std() > 5  # not an empty page
-    shown = figure.axes[1].images[0].get_array()
+    shown = figure.axes[1].collections[0].get_array()
     assert shown.shape == shape[::-1]
 
 
