@@ -57,7 +57,7 @@ class Exchange:
     def agree(self, numbers: list[int]) -> list[int]:
         """The elementwise maximum over ranks: how ranks settle scales, status and wishes."""
         flat = torch.frombuffer(array("q", numbers), dtype=torch.int64).to(self.device)  # much quicker than tensor()
-        self._call(dist.all_reduce, flat, op=dist.ReduceOp.MAX)
+        self.call(dist.all_reduce, flat, op=dist.ReduceOp.MAX)
         agreed: list[int] = flat.tolist()
         return agreed
 
@@ -82,7 +82,7 @@ class Exchange:
 
     def add_floats(self, flat: Tensor) -> Tensor:
         """The sum over ranks of floats, in place; its last bits depend on the number of ranks. For comparison only."""
-        self._call(dist.all_reduce, flat)
+        self.call(dist.all_reduce, flat)
         return flat
 
     def tell(self, text: str, source: int) -> str:
@@ -92,11 +92,11 @@ class Exchange:
         flat = torch.zeros(size, dtype=torch.uint8, device=self.device)
         if self.rank == source and size:
             flat.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-        self._call(dist.broadcast, flat, src=source)
+        self.call(dist.broadcast, flat, src=source)
         return bytes(flat.tolist()).decode()
 
     def barrier(self) -> None:
-        self._call(dist.barrier)
+        self.call(dist.barrier)
 
     def together(self, failure: str) -> None:
         """Go on only if no rank failed; otherwise every rank raises what the first failing one says."""
@@ -105,7 +105,7 @@ class Exchange:
         if first:
             raise PeerFailed(self.tell(failure, self.world_size - first))
 
-    def _call(self, collective: Callable[..., Any], *args: object, **options: object) -> Any:
+    def call(self, collective: Callable[..., Any], *args: object, **options: object) -> Any:
         try:
             return collective(*args, **options)
         except RuntimeError as error:  # gloo and nccl name a socket, not a cause
@@ -137,8 +137,8 @@ class Sockets:
         self.source = self.result = buffer
 
     def start(self, low: int, high: int) -> Callable[[], None]:
-        work = self.exchange._call(dist.all_reduce, self.source[low:high], async_op=True)
-        return lambda: self.exchange._call(work.wait)
+        work = self.exchange.call(dist.all_reduce, self.source[low:high], async_op=True)
+        return lambda: self.exchange.call(work.wait)
 
 
 def open_store(host: str) -> tuple[object, int]:

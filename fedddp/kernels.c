@@ -1,7 +1,9 @@
-/* Elementwise work in one pass over memory each. Rows [c, n] lie one after the other.
+/* Elementwise work in one pass over memory each: IVON, gathering bytes, the grids of exact sums. Rows [c, n] lie one
+ * after the other.
  *
  * Every operation here is rounded as written (the file is compiled without contraction into fused multiply-adds and
- * without reordering), so the results have the same bits as the tensor operations in data, noise.py and local/ivon.py.
+ * without reordering), so the results have the same bits as the tensor operations in data, noise.py,
+ * local/ivon.py and grid.py.
  */
 #include <math.h>
 #include <stdint.h>
@@ -79,4 +81,27 @@ static void convert(long n, const uint8_t *restrict stored, float scale, float s
 /* out <- stored[index] · scale + shift: examples of n bytes each */
 void gather(long count, long n, const int64_t *index, const uint8_t *stored, float scale, float shift, float *out) {
     for (long k = 0; k < count; k++) convert(n, stored + index[k] * n, scale, shift, out + k * n);
+}
+
+/* word <- [word +] round(part · scale), to the nearest and even, as in grid.py */
+void to_grid(long n, const float *restrict part, float scale, long adds, int64_t *restrict word) {
+    if (adds)
+        for (long i = 0; i < n; i++) word[i] += llrintf(part[i] * scale);
+    else
+        for (long i = 0; i < n; i++) word[i] = llrintf(part[i] * scale);
+}
+
+/* (double)word, rounded once, by operations that processors without a conversion of many words at once have: both
+ * halves as the low bits of large powers of two, 2^84 and 2^52 */
+static inline double as_double(int64_t word) {
+    union { uint64_t bits; double value; } high, low;
+    high.bits = ((uint64_t)word >> 32 ^ 0x80000000u) | 0x4530000000000000u;
+    low.bits = ((uint64_t)word & 0xFFFFFFFFu) | 0x4330000000000000u;
+    return high.value - (0x1p84 + 0x1p63 + 0x1p52) + low.value;
+}
+
+/* total <- word · 2^-bits / weight */
+void from_grid(long n, const int64_t *restrict word, long bits, const double *weight, float *restrict total) {
+    const double scale = ldexp(1.0, -(int)bits), by = weight[0];
+    for (long i = 0; i < n; i++) total[i] = (float)(as_double(word[i]) * scale / by);
 }

@@ -190,25 +190,27 @@ class Ledger:
     def _segments(self, exponents: Sequence[int], cohorts: int, totals: Totals) -> list[Segment]:
         """Every run of numbers with a grid of its own; weights first, because means are divided by them."""
         room = 62 - math.ceil(math.log2(max(cohorts, 1)))
-        bits = [0 if e == NO_EXPONENT else min(room - e, 1000) for e in exponents]
         weights, values, scale = [], [], 0
+
+        def segment(total: Tensor, weight: Tensor) -> Segment:
+            nonlocal scale
+            e, parts, scale = exponents[scale], [parts[scale] for parts in self.sums], scale + 1
+            return Segment(parts, 0 if e == NO_EXPONENT else min(room - e, 1000), total, weight)
+
         for fld in (fld for fld in self.fields if fld.name in totals):
-            total = totals[fld.name]
-            for row in total.view(fld.rows, fld.numel // fld.rows):
-                values.append(Segment([p[scale] for p in self.sums], bits[scale], row))
-                scale += 1
+            total = totals[fld.name].view(fld.rows, fld.numel // fld.rows)
+            one = total.new_ones(1, dtype=torch.float64)
+            weight = torch.empty_like(one) if fld.kind == "mean" else one
+            values += [segment(row, weight) for row in total]
             if fld.kind == "mean":
-                weight = total.new_empty(1, dtype=torch.float64)
-                weights.append(Segment([p[scale] for p in self.sums], bits[scale], weight))
-                values[-fld.rows :] = [value._replace(weight=weight) for value in values[-fld.rows :]]
-                scale += 1
+                weights.append(segment(weight, one))
         return weights + values
 
     def _tables(self, flat: Tensor) -> list[tuple[Field, Tensor]]:
         """The end of the buffer: every gathered field's table [slots, words]."""
         gathers = [fld for fld in self.fields if fld.kind == "gather"]
         sizes = [fld.words(self.slots) for fld in gathers]
-        tables = flat[len(flat) - sum(sizes) :].split(sizes)
+        tables = flat[len(flat) - sum(sizes) :].split(sizes) if sizes else ()
         return [(fld, table.view(self.slots, -1)) for fld, table in zip(gathers, tables, strict=True)]
 
     def _write_rows(self, flat: Tensor) -> None:

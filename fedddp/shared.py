@@ -1,17 +1,19 @@
 """Sums between ranks of one machine: through memory that all of them see, which is quicker than sockets.
 
     each rank    writes its own numbers
-    barrier      each rank adds up a share of all numbers, over all ranks
-    barrier      every rank reads all shares
+    all meet     each rank adds up a share of all numbers, over all ranks
+    all meet     every rank reads all shares
 
 The memory has no name and goes with its last process, so nothing is left behind by a kill.
 """
 
 import mmap
 import os
+import platform
+import select
+import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,27 +23,53 @@ from fedddp.rng import key
 if TYPE_CHECKING:
     from fedddp.exchange import Exchange
 
-HEAD = 8  # words before a rank's numbers; the first tells whose they are
+HEAD = 8  # words before a rank's numbers: whose they are, and how often that rank has arrived
+PATIENCE = 1000  # looks at the others before a rank sleeps between them
 
 
 class Shared:
     """Every rank's numbers [words] and their sum; all ranks open it together, or none."""
 
-    def __init__(self, exchange: "Exchange", numbers: list[Tensor], result: Tensor) -> None:
-        self.exchange, self.numbers, self.result = exchange, numbers, result
-        self.source = numbers[exchange.rank]
-        self.step = len(result)  # all at once: a barrier costs more than what could overlap
+    def __init__(self, exchange: "Exchange", others: "list[Other]", words: int) -> None:
+        self.exchange, self.rank, self.others = exchange, exchange.rank, others
+        self.heads = [memoryview(other.table[:HEAD].numpy().data) for other in others]
+        self.numbers = [other.table[HEAD : HEAD + words] for other in others]
+        self.source, self.result = self.numbers[self.rank], others[0].table[HEAD + words :]
+        self.step = words  # all at once: nothing else could run meanwhile
+        self.ended = select.poll()
+        for other in others:
+            self.ended.register(other.life, select.POLLIN)
 
     def start(self, low: int, high: int) -> Callable[[], None]:
         """result[low:high] <- the sum of all sources; done when this returns."""
-        rank, ranks = self.exchange.rank, self.exchange.world_size
-        share = slice(low + (high - low) * rank // ranks, low + (high - low) * (rank + 1) // ranks)
-        self.exchange.barrier()  # all have written; and have read what was there before
+        ranks = len(self.numbers)
+        share = slice(low + (high - low) * self.rank // ranks, low + (high - low) * (self.rank + 1) // ranks)
+        self.exchange.call(self._meet)  # all have written, and have read what was there before
         total = torch.add(self.numbers[0][share], self.numbers[1][share], out=self.result[share])
         for other in self.numbers[2:]:
             total += other[share]
-        self.exchange.barrier()  # all have added
+        self.exchange.call(self._meet)  # all have added
         return lambda: None
+
+    def _meet(self) -> None:
+        """Go on when every rank is here. They come at about the same time: to look is quicker than to sleep."""
+        turn = self.heads[self.rank][1] + 1
+        self.heads[self.rank][1] = turn
+        looks = 0
+        for head in self.heads:
+            while head[1] < turn:
+                looks += 1
+                if looks < PATIENCE:
+                    os.sched_yield()
+                elif self.ended.poll(1) and head[1] < turn:  # a thousandth of a second, or a process that has ended
+                    raise RuntimeError("its process has ended")
+
+
+class Other(NamedTuple):
+    """What a rank has of another one (or of itself)."""
+
+    table: Tensor
+    life: IO[bytes]  # can be read when the process has ended
 
 
 def open_shared(exchange: "Exchange", words: int) -> Shared | None:
@@ -52,19 +80,20 @@ def open_shared(exchange: "Exchange", words: int) -> Shared | None:
     if file is not None:
         _map(file)[0] = token ^ exchange.rank
     places = exchange.gather([os.getpid(), -1 if file is None else file])
-    tables = [_open(pid, number, token ^ rank) for rank, (pid, number) in enumerate(places)]
-    missing = exchange.agree([int(any(table is None for table in tables))])[0]
+    found = [_open(pid, number, token ^ rank) for rank, (pid, number) in enumerate(places)]
+    others = [other for other in found if other is not None]
+    missing = exchange.agree([len(found) - len(others)])[0]
     if file is not None:
         os.close(file)  # the mappings stay
-    if missing:
-        return None
-    parts = [table[HEAD:] for table in tables if table is not None]
-    return Shared(exchange, [part[:words] for part in parts], parts[0][words:])
+    return None if missing else Shared(exchange, others, words)
 
 
 def _create(size: int) -> int | None:
-    """A file in memory whose pages are there: memory that ran out later would end the process."""
-    if not hasattr(os, "memfd_create"):
+    """A file in memory whose pages are there: memory that ran out later would end the process.
+
+    Only for processors that let others see what is written in the order it was written: a rank's arrival comes last.
+    """
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
         return None
     file = os.memfd_create("fedddp")
     try:
@@ -75,19 +104,15 @@ def _create(size: int) -> int | None:
     return file
 
 
-def _open(pid: int, number: int, token: int) -> Tensor | None:
-    """Another rank's memory, if that process is on this machine and lets us."""
+def _open(pid: int, number: int, token: int) -> Other | None:
+    """A rank's memory, if that process is on this machine and lets us; another's file would not have the token."""
     try:
-        file = os.open(Path("/proc", str(pid), "fd", str(number)), os.O_RDWR)
-    except OSError:
-        return None
-    try:
-        table = _map(file) if os.fstat(file).st_size >= 8 * HEAD else None
+        with open(f"/proc/{pid}/fd/{number}", "rb+") as file:
+            table = _map(file.fileno())
+        other = Other(table, os.fdopen(os.pidfd_open(pid), "rb"))
     except (OSError, ValueError):
         return None
-    finally:
-        os.close(file)
-    return table if table is not None and int(table[0]) == token else None
+    return other if int(table[0]) == token else None
 
 
 def _map(file: int) -> Tensor:

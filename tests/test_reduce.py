@@ -1,19 +1,25 @@
 """Sums are exact in any order; gathers give every row; bad rows add nothing."""
 
 import math
+import os
 import resource
+import socket
 from fractions import Fraction
 
 import pytest
 import torch
+import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedddp.exchange import Exchange
+from fedddp import kernels
+from fedddp.exchange import Exchange, RankLost
+from fedddp.grid import Segment
 from fedddp.reduce import Gather, Ledger, Mean, Sum
 from fedddp.rng import stream
 
 CPU = torch.device("cpu")
+ONE = torch.ones(1, dtype=torch.float64)
 
 
 def totals(exchange, messages, order, slots=8):
@@ -170,3 +176,47 @@ def large_sum(way="sockets"):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     return total, type(exchange.road(ledger.words, CPU)).__name__
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="no C compiler on this machine")
+def test_grids_have_the_same_bits_with_and_without_a_compiler(monkeypatch):
+    halves = torch.arange(-20, 20, dtype=torch.float32) / 2  # ties go to the even number
+    edges = torch.tensor([2**62, -(2**62), 2**63 - 1, -(2**63), 2**53 + 1, -(2**53) - 1, 2**32, 2**31, -1, 0])
+    drawn = torch.randint(-(2**62), 2**62, (5000,), generator=stream("words"))
+    words = torch.cat([edges, drawn, drawn >> (drawn % 60)])
+    found = []
+    for by_tensors in (False, True):
+        monkeypatch.setattr(kernels, "suit", lambda _, off=by_tensors: not off)
+        flat, totals = torch.zeros(40, dtype=torch.int64), [torch.zeros(len(words)) for _ in range(2)]
+        Segment([halves, halves * 3, halves * 2.0**55], 0, halves, ONE).encode(flat, 0, 0, 40)
+        Segment([], 0, totals[0], ONE).decode(words, 0, 0, len(words))
+        Segment([], 41, totals[1], ONE * 3.7).decode(words, 0, 0, len(words))
+        found.append([flat, *totals])
+    assert torch.equal(found[0][0], (halves.round() + (halves * 3).round()).long() + (halves * 2.0**55).long())
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_a_rank_that_dies_while_others_wait_in_shared_memory_is_missed():
+    context = mp.get_context("spawn")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    answers = context.Queue()
+    ranks = [context.Process(target=die_or_wait, args=(rank, port, answers), daemon=True) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    assert answers.get(timeout=120).startswith("Shared: rank 0 lost contact")
+    for rank in ranks:
+        rank.join(timeout=30)
+
+
+def die_or_wait(rank, port, answers):
+    store = torch.distributed.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    road = Exchange().road(1 << 16, CPU)
+    if rank == 1:
+        os._exit(1)
+    try:
+        road.start(0, 1 << 16)()
+    except RankLost as error:
+        answers.put(f"{type(road).__name__}: {error}")

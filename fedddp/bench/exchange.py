@@ -33,7 +33,7 @@ def compare(size: int, exchange: Exchange) -> dict[str, Any]:
     value, weight = torch.randn(size), torch.ones(1)
     floats = torch.randn(size)
     road = exchange.road(size + 1, exchange.device)
-    pieces = cut(size, road.step, [Segment([value], 50, torch.empty(size), weight.double())])
+    pieces = cut(size, road.step, [Segment([value], 50, torch.empty(size), torch.ones(1, dtype=torch.float64))])
     steps: dict[str, Callable[[], object]] = {
         "float32": lambda: exchange.add_floats(floats),
         "exact": lambda: _exact(size, exchange, [value, weight]),
