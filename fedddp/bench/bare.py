@@ -1,6 +1,6 @@
 """The arithmetic alone: the same batched forward, backward and update of a dense chain, and nothing around it."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -13,16 +13,21 @@ from fedddp.task import Task
 class Bare:
     """Matrix products on [C, B, width] for the cohorts of one rank; batch indices are made beforehand."""
 
-    def __init__(self, task: Task, cohorts: Iterable[Cohort], batch_size: int, lr: float, adam: bool) -> None:
-        self.task, self.lr, self.adam = task, lr, adam
-        self.work = []
-        for cohort in cohorts:
-            table, valid = cohort._table(1, batch_size)
-            steps = cohort.steps(1, batch_size)
-            rows = [int((steps > t).sum()) for t in range(table.shape[1])]
-            self.work.append((table, valid.to(task.dtype), rows, cohort.num_examples))
+    def __init__(self, task: Task, cohorts: Sequence[Cohort], batch_size: int, lr: float, adam: bool) -> None:
+        self.task, self.cohorts, self.batch_size, self.lr, self.adam = task, cohorts, batch_size, lr, adam
+        self.work: list[tuple[Tensor, Tensor, list[int], Tensor]] = []
 
-    def round(self, theta: Tensor) -> Tensor:
+    def prepare(self, number: int) -> None:
+        """The batch indices of a round."""
+        self.work = []
+        for cohort in self.cohorts:
+            cohort.round = number
+            table, valid = cohort._table(1, self.batch_size)
+            steps = cohort.steps(1, self.batch_size)
+            rows = [int((steps > t).sum()) for t in range(table.shape[1])]
+            self.work.append((table, valid.to(self.task.dtype), rows, cohort.num_examples))
+
+    def round(self, theta: Tensor, number: int) -> Tensor:
         """Σ_k N_k theta_k of this rank; averaging over ranks is not part of it."""
         total = torch.zeros_like(theta)
         for table, valid, rows, count in self.work:

@@ -3,6 +3,7 @@
 import statistics
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,20 +31,20 @@ def compare(name: str, words: list[str], rounds: int, exchange: Exchange) -> dic
     found: dict[str, Any] = {"workload": name, "solver": solver, "ranks": exchange.world_size}
     federation = make_federation(config, task, exchange)
     found["fedddp"] = _federated(federation, rounds)
-    plain = Plain(task, config.local, solver, federation.plan.at_home(exchange.rank).tolist(), exchange)
-    found["plain"] = _timed(plain.round, task.initial, rounds, federation, whole=True)
+    plain = Plain(task, config, federation.plan.at_home(exchange.rank).tolist(), exchange)
+    found["plain"] = _timed(plain.round, task.initial, rounds, federation)
     if federation.oracle.chain is not None and solver in ("sgd", "adam"):
         mine = federation.plan.cohorts(torch.arange(task.num_clients), memory=not federation.store.empty)
         cohorts = [Cohort(a.ids, 0, task, federation.oracle) for a in mine if a.rank == exchange.rank]
         bare = Bare(task, cohorts, config.local.batch_size, config.local.lr, adam=solver == "adam")
-        found["bare"] = _timed(bare.round, task.initial, rounds, federation, whole=False)
+        found["bare"] = _timed(bare.round, task.initial, rounds, federation, prepare=bare.prepare)
     return found
 
 
 def _federated(federation: Federation, rounds: int) -> dict[str, float]:
     """Rounds as a run has them, records included."""
     exchange, server = federation.exchange, federation.method.init_server(federation.task)
-    seconds, parts = [], {"local": 0.0, "exchange": 0.0, "server": 0.0, "records": 0.0}
+    seconds, parts = [], defaultdict[str, float](float)
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(Path(folder), rounds, 0, "bench", quiet=True) if exchange.rank == 0 else None
         for number in range(rounds):
@@ -64,16 +65,22 @@ def _federated(federation: Federation, rounds: int) -> dict[str, float]:
 
 
 def _timed(
-    step: Callable[[Tensor], Tensor], theta: Tensor, rounds: int, federation: Federation, whole: bool
+    step: Callable[[Tensor, int], Tensor],
+    theta: Tensor,
+    rounds: int,
+    federation: Federation,
+    prepare: Callable[[int], None] | None = None,
 ) -> dict[str, float]:
-    """`whole`: the step averages over ranks itself; otherwise that is done here, outside the clock."""
+    """With `prepare` the step is the arithmetic alone: what comes before it and the mean over ranks are not timed."""
     exchange, seconds = federation.exchange, []
-    for _ in range(rounds):
+    for number in range(rounds):
+        if prepare is not None:
+            prepare(number)
         exchange.barrier()
         start = time.perf_counter()
-        theta = step(theta)
+        theta = step(theta, number)
         seconds.append(time.perf_counter() - start)
-        if not whole:
+        if prepare is not None:
             exchange.add_floats(theta)
             theta = theta / int(federation.task.num_examples.sum())
     accuracy = evaluate(federation.task, exchange, theta.unsqueeze(0))["accuracy"]

@@ -47,13 +47,14 @@ WORKLOADS = {
         (
             "method=bayes_admm",
             *MLP,
-            "method.damping=1e-6",  # ivon-opt has no duals: hold ours at 0
+            "method.damping=1e-6",  # ivon-opt knows neither duals
+            "method.alpha=1e-6",  # nor sites: hold them at 0
+            "method.temperature=0.0001",
             "method.delta=1e-3",
-            "local.lr=0.3",
-            "local.hess_init=0.05",
+            "local.lr=0.008",
+            "local.hess_init=0.01",
             "local.beta2=0.9999",
             "local.keep=false",
-            "local.hess_restart=true",
         ),
         "2x",
     ),
