@@ -13,7 +13,9 @@ from torch import Tensor
 
 from fedddp.shared import Shared, open_shared
 
-SHARED = 1 << 15  # words from which two barriers cost less than sockets
+SHARED = 1 << 15  # words of a sum for which shared memory is quicker than sockets
+PIECE = 1 << 20  # words of a long sum that go together: the buffers do not grow with the message
+ON_THE_WAY = 4  # pieces at once
 
 
 class RankLost(RuntimeError):
@@ -70,14 +72,14 @@ class Exchange:
     def road(self, words: int, device: torch.device) -> "Road":
         """The way for a sum of so many int64: all ranks ask for the same. It is kept, since new memory is slow."""
         if words >= SHARED and self.shares and device.type == "cpu":
-            if self._shared is None or len(self._shared.source) < words:
-                self._shared = open_shared(self, words)
-                self.shares = self._shared is not None
+            self._shared = self._shared or open_shared(self, PIECE)
+            self.shares = self._shared is not None
             if self._shared is not None:
                 return self._shared
+        slots, size = max(1, min(-(-words // PIECE), ON_THE_WAY)), max(1, min(words, PIECE))
         kept = self._sockets.get(device)
-        if kept is None or len(kept.source) < words:
-            kept = self._sockets[device] = Sockets(self, torch.empty(words, dtype=torch.int64, device=device))
+        if kept is None or kept.source.numel() < slots * size:
+            kept = self._sockets[device] = Sockets(self, torch.empty(slots, size, dtype=torch.int64, device=device))
         return kept
 
     def add_floats(self, flat: Tensor) -> Tensor:
@@ -117,27 +119,24 @@ class Exchange:
 
 
 class Road(Protocol):
-    """Where ranks add up int64: exact in any order."""
+    """Where ranks add up int64, exactly in any order, a piece of a long sum at a time."""
 
-    source: Tensor  # this rank writes its numbers here
-    result: Tensor  # and reads the sums here; may be the same memory
-    step: int  # how many go together
+    source: Tensor  # [slots, size] this rank writes a piece's numbers into a slot
+    result: Tensor  # [slots, size] and reads the sums there; may be the same memory
 
-    def start(self, low: int, high: int) -> Callable[[], None]:
-        """Add source[low:high] over ranks; the sums are there when what is returned was called."""
+    def start(self, slot: int, words: int) -> Callable[[], None]:
+        """Add the first words of the slot's source over ranks; the sums are there when what is returned was called."""
 
 
 class Sockets:
     """gloo or nccl: in place and in the background, so that a piece is encoded or decoded while others travel."""
 
-    step = 1 << 20
-
     def __init__(self, exchange: Exchange, buffer: Tensor) -> None:
         self.exchange = exchange
         self.source = self.result = buffer
 
-    def start(self, low: int, high: int) -> Callable[[], None]:
-        work = self.exchange.call(dist.all_reduce, self.source[low:high], async_op=True)
+    def start(self, slot: int, words: int) -> Callable[[], None]:
+        work = self.exchange.call(dist.all_reduce, self.source[slot, :words], async_op=True)
         return lambda: self.exchange.call(work.wait)
 
 

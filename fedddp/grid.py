@@ -5,7 +5,9 @@
 Scaling by a power of two is exact, so the only roundings are the two that are written: to the grid, and to the total.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -13,17 +15,22 @@ import torch
 from torch import Tensor
 
 from fedddp import kernels
+from fedddp.exchange import Road
 
 CHUNK = 1 << 18  # numbers that a processor converts at a time
 
 
-class Segment(NamedTuple):
+@dataclass(frozen=True)
+class Segment:
     """Numbers that share a grid: what this rank's cohorts add, and where the total of all ranks goes."""
 
     parts: Sequence[Tensor]  # [n] from each cohort
     bits: int  # the grid is 2^-bits
     total: Tensor  # [n] in its own dtype
     weight: Tensor  # [1] in float64, what a mean is divided by: the total of an earlier segment; 1 for a sum
+
+    def __len__(self) -> int:
+        return self.total.numel()
 
     def encode(self, flat: Tensor, at: int, low: int, high: int) -> None:
         """flat, from word `at` on, <- this rank's numbers [low:high]."""
@@ -39,12 +46,27 @@ class Segment(NamedTuple):
             _from_grid(flat[words], self.bits, self.weight, self.total[numbers])
 
 
-class Piece(NamedTuple):
-    """Words of a buffer that travel together, and what lies there."""
+@dataclass(frozen=True)
+class Table:
+    """Words that are added up as they are: rows of one rank each, zeros elsewhere."""
 
-    low: int
-    high: int
-    inside: list[tuple[Segment, int, int, int]]  # a segment, where it goes on here, and which of its numbers
+    words: Tensor  # [slots, words of a row] int64, this rank's; becomes the total
+
+    def __len__(self) -> int:
+        return self.words.numel()
+
+    def encode(self, flat: Tensor, at: int, low: int, high: int) -> None:
+        flat[at : at + high - low] = self.words.view(-1)[low:high]
+
+    def decode(self, flat: Tensor, at: int, low: int, high: int) -> None:
+        self.words.view(-1)[low:high] = flat[at : at + high - low]
+
+
+class Piece(NamedTuple):
+    """Words that travel together, and what they are."""
+
+    words: int
+    inside: list[tuple[Segment | Table, int, int, int]]  # at which word, and which of the segment's numbers, lie here
 
     def encode(self, flat: Tensor) -> None:
         for segment, at, low, high in self.inside:
@@ -55,16 +77,40 @@ class Piece(NamedTuple):
             segment.decode(flat, at, low, high)
 
 
-def cut(words: int, step: int, segments: Sequence[Segment]) -> list[Piece]:
-    """A buffer that begins with these segments in turn, in pieces of so many words."""
-    pieces = [Piece(low, min(low + step, words), []) for low in range(0, words, step)]
-    ends = accumulate(segment.total.numel() for segment in segments)
+def cut(segments: Sequence[Segment | Table], size: int) -> list[Piece]:
+    """One segment after the other, in pieces of so many words."""
+    ends = list(accumulate(len(segment) for segment in segments))
+    words = ends[-1] if ends else 0
+    pieces = [Piece(min(size, words - low), []) for low in range(0, words, size)]
     for segment, end in zip(segments, ends, strict=True):
-        start = end - segment.total.numel()
-        for piece in pieces[start // step : -(-end // step)]:
-            at, stop = max(start, piece.low), min(end, piece.high)
-            piece.inside.append((segment, at, at - start, stop - start))
+        start = end - len(segment)
+        for number in range(start // size, -(-end // size)):
+            low, high = max(start, number * size), min(end, (number + 1) * size)
+            pieces[number].inside.append((segment, low - number * size, low - start, high - start))
     return pieces
+
+
+def carry(road: Road, segments: Sequence[Segment | Table]) -> None:
+    """Add up over ranks, in pieces: while some are on their way, a later one is encoded or an earlier one decoded."""
+    slots, size = road.source.shape
+    moving: deque[Callable[[], None]] = deque()
+
+    def send(piece: Piece, slot: int) -> Callable[[], None]:
+        piece.encode(road.source[slot])
+        arrive = road.start(slot, piece.words)
+
+        def finish() -> None:
+            arrive()
+            piece.decode(road.result[slot])
+
+        return finish
+
+    for number, piece in enumerate(cut(segments, size)):
+        if len(moving) == slots:
+            moving.popleft()()
+        moving.append(send(piece, number % slots))
+    for finish in moving:
+        finish()
 
 
 def _to_grid(part: Tensor, bits: int, flat: Tensor, adds: bool) -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedddp.exchange import Exchange
-from fedddp.grid import Segment, cut
+from fedddp.grid import Segment, Table, carry
 
 NO_EXPONENT = -(2**31)  # of a field that is zero, or of a rank that has nothing to say about it
 MOST_SCALES = 240
@@ -169,22 +169,12 @@ class Ledger:
     def total(
         self, exchange: Exchange, exponents: Sequence[int], cohorts: int, device: torch.device
     ) -> dict[str, Tensor]:
-        """The totals over all ranks, in the fields' own shapes and dtypes.
-
-        A large buffer travels in pieces: while some are on their way, later ones are encoded and earlier ones decoded.
-        """
-        road, words = exchange.road(self.words, device), self.words
+        """The totals over all ranks, in the fields' own shapes and dtypes."""
         sums = [fld for fld in self.fields if fld.kind != "gather"]
         totals = {fld.name: torch.empty(fld.shape, dtype=fld.torch_dtype, device=device) for fld in sums}
-        self._write_rows(road.source[:words])
-        pieces, arrivals = cut(words, road.step, self._segments(exponents, cohorts, totals)), []
-        for piece in pieces:
-            piece.encode(road.source)
-            arrivals.append(road.start(piece.low, piece.high))
-        for piece, arrive in zip(pieces, arrivals, strict=True):
-            arrive()
-            piece.decode(road.result)
-        totals |= {fld.name: _from_words(table, fld) for fld, table in self._tables(road.result[:words])}
+        tables = self._tables(device)
+        carry(exchange.road(self.words, device), [*self._segments(exponents, cohorts, totals), *tables.values()])
+        totals |= {fld.name: _from_words(table.words, fld) for fld, table in tables.items()}
         return {fld.name: totals[fld.name] for fld in self.fields}
 
     def _segments(self, exponents: Sequence[int], cohorts: int, totals: Totals) -> list[Segment]:
@@ -206,18 +196,15 @@ class Ledger:
                 weights.append(segment(weight, one))
         return weights + values
 
-    def _tables(self, flat: Tensor) -> list[tuple[Field, Tensor]]:
-        """The end of the buffer: every gathered field's table [slots, words]."""
-        gathers = [fld for fld in self.fields if fld.kind == "gather"]
-        sizes = [fld.words(self.slots) for fld in gathers]
-        tables = flat[len(flat) - sum(sizes) :].split(sizes) if sizes else ()
-        return [(fld, table.view(self.slots, -1)) for fld, table in zip(gathers, tables, strict=True)]
-
-    def _write_rows(self, flat: Tensor) -> None:
-        tables = [table.zero_() for _, table in self._tables(flat)]
-        for slot, gathered in self.rows:
-            for table, value in zip(tables, gathered, strict=True):
-                table[slot.to(flat.device)] = _as_words(value)
+    def _tables(self, device: torch.device) -> dict[Field, Table]:
+        """A table [slots, words] of every gathered field, with the rows of this rank's clients."""
+        tables = {}
+        for i, fld in enumerate(fld for fld in self.fields if fld.kind == "gather"):
+            words = torch.zeros(self.slots, fld.words(1), dtype=torch.int64, device=device)
+            for slot, gathered in self.rows:
+                words[slot.to(device)] = _as_words(gathered[i])
+            tables[fld] = Table(words)
+        return tables
 
 
 def _peak(part: Tensor) -> Tensor:
@@ -236,5 +223,5 @@ def _as_words(value: Tensor) -> Tensor:
 
 
 def _from_words(words: Tensor, fld: Field) -> Tensor:
-    data = words.clone().view(torch.uint8)[:, : fld.numel * fld.torch_dtype.itemsize]  # the buffer is used again
+    data = words.view(torch.uint8)[:, : fld.numel * fld.torch_dtype.itemsize]
     return data.contiguous().view(fld.torch_dtype).view(len(words), *fld.shape)

@@ -34,18 +34,18 @@ class Shared:
         self.exchange, self.rank, self.others = exchange, exchange.rank, others
         self.heads = [memoryview(other.table[:HEAD].numpy().data) for other in others]
         self.numbers = [other.table[HEAD : HEAD + words] for other in others]
-        self.source, self.result = self.numbers[self.rank], others[0].table[HEAD + words :]
-        self.step = words  # all at once: nothing else could run meanwhile
+        self.source = self.numbers[self.rank].unsqueeze(0)
+        self.result = others[0].table[HEAD + words :].unsqueeze(0)
         self.ended = select.poll()
         for other in others:
             self.ended.register(other.life, select.POLLIN)
 
-    def start(self, low: int, high: int) -> Callable[[], None]:
-        """result[low:high] <- the sum of all sources; done when this returns."""
+    def start(self, slot: int, words: int) -> Callable[[], None]:
+        """The first words of the result <- the sum of all sources; done when this returns."""
         ranks = len(self.numbers)
-        share = slice(low + (high - low) * self.rank // ranks, low + (high - low) * (self.rank + 1) // ranks)
+        share = slice(words * self.rank // ranks, words * (self.rank + 1) // ranks)
         self.exchange.call(self._meet)  # all have written, and have read what was there before
-        total = torch.add(self.numbers[0][share], self.numbers[1][share], out=self.result[share])
+        total = torch.add(self.numbers[0][share], self.numbers[1][share], out=self.result[slot, share])
         for other in self.numbers[2:]:
             total += other[share]
         self.exchange.call(self._meet)  # all have added
@@ -73,7 +73,7 @@ class Other(NamedTuple):
 
 
 def open_shared(exchange: "Exchange", words: int) -> Shared | None:
-    """Memory for sums of so many words; None on every rank if some ranks cannot see each other's memory."""
+    """Memory for sums of up to so many words; None on every rank if some rank cannot see another's memory."""
     token = exchange.agree([key("shared", os.getpid(), os.urandom(8).hex()) if exchange.rank == 0 else 0])[0]
     size = HEAD + words * (2 if exchange.rank == 0 else 1)  # the first holds the sum too
     file = _create(8 * size)

@@ -33,14 +33,16 @@ def compare(size: int, exchange: Exchange) -> dict[str, Any]:
     value, weight = torch.randn(size), torch.ones(1)
     floats = torch.randn(size)
     road = exchange.road(size + 1, exchange.device)
-    pieces = cut(size, road.step, [Segment([value], 50, torch.empty(size), torch.ones(1, dtype=torch.float64))])
+    flat, most = torch.zeros(size, dtype=torch.int64), road.source.shape[1]
+    (piece,) = cut([Segment([value], 50, torch.empty(size), torch.ones(1, dtype=torch.float64))], size)
+    lengths = [min(most, size - low) for low in range(0, size, most)]
     steps: dict[str, Callable[[], object]] = {
         "float32": lambda: exchange.add_floats(floats),
         "exact": lambda: _exact(size, exchange, [value, weight]),
         "scales": lambda: _scales(size, exchange, [value, weight]),
-        "encode": lambda: [piece.encode(road.source) for piece in pieces],
-        "reduce": lambda: [arrive() for arrive in [road.start(piece.low, piece.high) for piece in pieces]],
-        "decode": lambda: [piece.decode(road.result) for piece in pieces],
+        "encode": lambda: piece.encode(flat),
+        "reduce": lambda: [road.start(0, words)() for words in lengths],
+        "decode": lambda: piece.decode(flat),
     }
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(max(10, 20_000_000 // size)):
