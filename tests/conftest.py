@@ -1,14 +1,14 @@
-"""Shared fixtures: pools of ranks, one process group for tests in this process, and real data where there is some."""
+"""Shared fixtures: ranks, one process group for tests in this process, and real data where there is some."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from fedddp.exchange import Exchange
-from tests.world import World
+from tests.world import Ranks
 
 
 def pytest_configure() -> None:
@@ -18,18 +18,11 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(scope="session")
-def worlds() -> Iterator[Callable[[int], World]]:
-    """Pools of ranks by size, opened on first use."""
-    pools: dict[int, World] = {}
-
-    def world(size: int) -> World:
-        if size not in pools:
-            pools[size] = World(size)
-        return pools[size]
-
-    yield world
-    for pool in pools.values():
-        pool.close()
+def worlds() -> Iterator[Ranks]:
+    """Worlds of one to four ranks, by size."""
+    ranks = Ranks()
+    yield ranks
+    ranks.close()
 
 
 @pytest.fixture(scope="session")
