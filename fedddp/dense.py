@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedddp.objective import Objective
+from fedddp.objective import CrossEntropy, Objective
 from fedddp.params import Layout
 
 aten = torch.ops.aten
@@ -87,11 +87,19 @@ class Chain:
 
     def _loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         """losses [c] and their gradients with respect to the outputs."""
+        if weights is None:
+            share = outputs.new_full((1, 1), 1 / targets.shape[1])
+        else:
+            share = weights / weights.sum(1, keepdim=True)
+        by_hand = type(self.objective) is CrossEntropy
+        losses, slope = _cross_entropy(outputs, targets) if by_hand else self._by_autograd(outputs, targets)
+        return (losses * share).sum(1), slope.mul_(share.unsqueeze(2))
+
+    def _by_autograd(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         leaf = outputs.detach().requires_grad_()
         losses = self.objective.loss(leaf.flatten(0, 1), targets.flatten(0, 1)).view(targets.shape[:2])
-        means = losses.mean(1) if weights is None else (losses * weights).sum(1) / weights.sum(1)
-        (slope,) = torch.autograd.grad(means.sum(), leaf)
-        return means.detach(), slope
+        (slope,) = torch.autograd.grad(losses.sum(), leaf)
+        return losses.detach(), slope
 
     def _backward(
         self, params: dict[str, Tensor], grads: dict[str, Tensor], values: list[Tensor], slope: Tensor
@@ -105,6 +113,15 @@ class Chain:
                 torch.sum(slope, dim=1, out=grads[layer.bias])
             if number:
                 slope = torch.bmm(slope, params[layer.weight])
+
+
+def _cross_entropy(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """-log p of the target [c, B], and its gradient p - onehot [c, B, classes]: a third of autograd's time."""
+    index = targets.unsqueeze(2)
+    logs = outputs.log_softmax(2)
+    losses = logs.gather(2, index).squeeze(2).neg_()
+    slope = logs.exp_()
+    return losses, slope.scatter_add_(2, index, slope.new_full((1, 1, 1), -1).expand_as(index))
 
 
 def _leaves(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:

@@ -1,24 +1,28 @@
 """The arithmetic alone: the same batched forward, backward and update of a dense chain, and nothing around it."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedddp.bench.contender import Contender
 from fedddp.cohort import Cohort
+from fedddp.exchange import Exchange
 from fedddp.local import adam
 from fedddp.task import Task
 
 
-class Bare:
+class Bare(Contender):
     """Matrix products on [C, B, width] for the cohorts of one rank; batch indices are made beforehand."""
 
-    def __init__(self, task: Task, cohorts: Sequence[Cohort], batch_size: int, lr: float, adam: bool) -> None:
-        self.task, self.cohorts, self.batch_size, self.lr, self.adam = task, cohorts, batch_size, lr, adam
+    def __init__(self, task: Task, cohorts: Sequence[Cohort], local: Any, adam: bool, exchange: Exchange) -> None:
+        self.task, self.cohorts, self.batch_size, self.lr, self.adam = task, cohorts, local.batch_size, local.lr, adam
+        self.exchange, self.theta, self.total = exchange, task.initial, torch.zeros_like(task.initial)
         self.work: list[tuple[Tensor, Tensor, list[int], Tensor]] = []
 
     def prepare(self, number: int) -> None:
-        """The batch indices of a round."""
+        """The round's batch indices."""
         self.work = []
         for cohort in self.cohorts:
             cohort.round = number
@@ -27,23 +31,23 @@ class Bare:
             rows = [int((steps > t).sum()) for t in range(table.shape[1])]
             self.work.append((table, valid.to(self.task.dtype), rows, cohort.num_examples))
 
-    def round(self, theta: Tensor, number: int) -> Tensor:
-        """Σ_k N_k theta_k of this rank; averaging over ranks is not part of it."""
-        total = torch.zeros_like(theta)
+    def round(self, number: int) -> None:
+        """Σ_k N_k theta_k of this rank."""
+        self.total.zero_()
         for table, valid, rows, count in self.work:
-            own = theta.expand(len(table), -1).clone()
+            own = self.theta.expand(len(table), -1).clone()
             state = torch.zeros(2, *own.shape) if self.adam else None
             for step, c in enumerate(rows):
                 self._step(own[:c], table[:c, step], valid[:c, step], None if state is None else state[:, :c], step + 1)
-            total += count @ own
-        return total
+            self.total += count @ own
+
+    def finish(self) -> None:
+        self.theta = self.exchange.add_floats(self.total) / int(self.task.num_examples.sum())
 
     def _step(self, theta: Tensor, index: Tensor, valid: Tensor, state: Tensor | None, step: int) -> None:
-        data = self.task.data
-        x = data.train.inputs.index_select(0, index.reshape(-1)).to(theta.dtype).mul_(data.scale)
-        y = data.train.targets.index_select(0, index.reshape(-1)).view(index.shape)
+        x, y = self.task.data.gather(index, theta.dtype)
         grad = torch.empty_like(theta)
-        self._gradient(theta, grad, x.view(*index.shape, -1), y, valid / valid.sum(1, keepdim=True))
+        self._gradient(theta, grad, x.flatten(2), y, valid / valid.sum(1, keepdim=True))
         if state is None:
             theta.sub_(grad, alpha=self.lr)
             return

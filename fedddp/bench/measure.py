@@ -1,10 +1,12 @@
-"""Runs of fedddp, the plain loop and the bare arithmetic in turn, on every rank of this job."""
+"""fedddp, the plain loop and the bare arithmetic, round by round in turn, on every rank of this job.
+
+They take turns within a repetition, so that whatever else the machine does falls on all alike.
+"""
 
 import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from fedddp import config as configuration
 from fedddp.bench.bare import Bare
+from fedddp.bench.contender import Contender
 from fedddp.bench.plain import Plain
 from fedddp.bench.workloads import WORKLOADS
 from fedddp.build import make_federation, make_task
@@ -23,68 +26,64 @@ from fedddp.federate import Federation
 from fedddp.records import Recorder
 
 
+class Ours(Contender):
+    """Rounds as a run has them, records included."""
+
+    def __init__(self, federation: Federation, rounds: int, folder: Path) -> None:
+        self.federation, self.parts = federation, defaultdict[str, float](float)
+        self.server, self.rounds = federation.method.init_server(federation.task), rounds
+        quiet = Recorder(folder, rounds, 0, "bench", quiet=True) if federation.exchange.rank == 0 else None
+        self.recorder = quiet
+
+    @property
+    def theta(self) -> Tensor:  # type: ignore[override]
+        theta: Tensor = self.server.theta
+        return theta
+
+    def round(self, number: int) -> None:
+        start = time.perf_counter()
+        self.server, report = self.federation.round(self.server, number)
+        done = time.perf_counter()
+        if self.recorder is not None:
+            self.recorder.round({"round": number, "train_loss": report.train_loss, "seconds": done - start}, {})
+        for part, value in {**report.seconds, "records": time.perf_counter() - done}.items():
+            self.parts[part] += value / self.rounds
+
+
 def compare(name: str, words: list[str], rounds: int, exchange: Exchange) -> dict[str, Any]:
     """Seconds per round and final accuracy of each, for one repetition of a workload."""
     config = configuration.load(None, [*WORKLOADS[name].settings, *words, f"federation.rounds={rounds}"])
     task = make_task(config, exchange.device)
     solver = config["local.name"]
-    found: dict[str, Any] = {"workload": name, "solver": solver, "ranks": exchange.world_size}
     federation = make_federation(config, task, exchange)
-    found["fedddp"] = _federated(federation, rounds)
-    plain = Plain(task, config, federation.plan.at_home(exchange.rank).tolist(), exchange)
-    found["plain"] = _timed(plain.round, task.initial, rounds, federation)
-    if federation.oracle.chain is not None and solver in ("sgd", "adam"):
-        mine = federation.plan.cohorts(torch.arange(task.num_clients), memory=not federation.store.empty)
-        cohorts = [Cohort(a.ids, 0, task, federation.oracle) for a in mine if a.rank == exchange.rank]
-        bare = Bare(task, cohorts, config.local.batch_size, config.local.lr, adam=solver == "adam")
-        found["bare"] = _timed(bare.round, task.initial, rounds, federation, prepare=bare.prepare)
-    return found
-
-
-def _federated(federation: Federation, rounds: int) -> dict[str, float]:
-    """Rounds as a run has them, records included."""
-    exchange, server = federation.exchange, federation.method.init_server(federation.task)
-    seconds, parts = [], defaultdict[str, float](float)
+    contenders: dict[str, Contender] = {}
     with tempfile.TemporaryDirectory() as folder:
-        recorder = Recorder(Path(folder), rounds, 0, "bench", quiet=True) if exchange.rank == 0 else None
-        for number in range(rounds):
+        contenders["fedddp"] = ours = Ours(federation, rounds, Path(folder))
+        contenders["plain"] = Plain(task, config, federation.plan.at_home(exchange.rank).tolist(), exchange)
+        if federation.oracle.chain is not None and solver in ("sgd", "adam"):
+            mine = federation.plan.cohorts(torch.arange(task.num_clients), memory=not federation.store.empty)
+            cohorts = [Cohort(a.ids, 0, task, federation.oracle) for a in mine if a.rank == exchange.rank]
+            contenders["bare"] = Bare(task, cohorts, config.local, solver == "adam", exchange)
+        found = _in_turn(contenders, rounds, exchange)
+        if ours.recorder is not None:
+            ours.recorder.close()
+    for contender, result in found.items():
+        result["accuracy"] = evaluate(task, exchange, contenders[contender].theta.unsqueeze(0))["accuracy"]
+    found["fedddp"] |= ours.parts
+    return {"workload": name, "solver": solver, "ranks": exchange.world_size, **found}
+
+
+def _in_turn(contenders: dict[str, Contender], rounds: int, exchange: Exchange) -> dict[str, dict[str, float]]:
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds):
+        for name, contender in contenders.items():
+            contender.prepare(number)
             exchange.barrier()
             start = time.perf_counter()
-            server, report = federation.round(server, number)
-            before = time.perf_counter()
-            if recorder is not None:
-                recorder.round({"round": number, "train_loss": report.train_loss, "seconds": before - start}, {})
-            seconds.append(time.perf_counter() - start)
-            for part, value in report.seconds.items():
-                parts[part] += value / rounds
-            parts["records"] += (time.perf_counter() - before) / rounds
-        if recorder is not None:
-            recorder.close()
-    accuracy = evaluate(federation.task, exchange, server.theta.unsqueeze(0))["accuracy"]
-    return {"seconds": _slowest(seconds, exchange), "accuracy": accuracy, **parts}
-
-
-def _timed(
-    step: Callable[[Tensor, int], Tensor],
-    theta: Tensor,
-    rounds: int,
-    federation: Federation,
-    prepare: Callable[[int], None] | None = None,
-) -> dict[str, float]:
-    """With `prepare` the step is the arithmetic alone: what comes before it and the mean over ranks are not timed."""
-    exchange, seconds = federation.exchange, []
-    for number in range(rounds):
-        if prepare is not None:
-            prepare(number)
-        exchange.barrier()
-        start = time.perf_counter()
-        theta = step(theta, number)
-        seconds.append(time.perf_counter() - start)
-        if prepare is not None:
-            exchange.add_floats(theta)
-            theta = theta / int(federation.task.num_examples.sum())
-    accuracy = evaluate(federation.task, exchange, theta.unsqueeze(0))["accuracy"]
-    return {"seconds": _slowest(seconds, exchange), "accuracy": accuracy}
+            contender.round(number)
+            seconds[name].append(time.perf_counter() - start)
+            contender.finish()
+    return {name: {"seconds": _slowest(taken, exchange)} for name, taken in seconds.items()}
 
 
 def _slowest(seconds: list[float], exchange: Exchange) -> float:

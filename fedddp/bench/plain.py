@@ -5,13 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedddp.bench.contender import Contender
 from fedddp.config import Config
 from fedddp.exchange import Exchange
 from fedddp.rng import permutations
 from fedddp.task import Task
 
 
-class Plain:
+class Plain(Contender):
     """Federated averaging (or, with ivon-opt, precision-weighted averaging) as a loop over this rank's clients."""
 
     def __init__(self, task: Task, config: Config, clients: list[int], exchange: Exchange) -> None:
@@ -21,10 +22,11 @@ class Plain:
         self.module = task.module
         self.inputs = task.data.prepare(task.data.train.inputs, task.dtype)  # floats in memory: the quickest to read
         self.targets = task.data.train.targets
-        self.clients = clients
+        self.clients, self.theta = clients, task.initial
 
-    def round(self, theta: Tensor, number: int) -> Tensor:
-        """The server's parameters after every client's epochs."""
+    def round(self, number: int) -> None:
+        """The server's parameters after every client's epoch."""
+        theta = self.theta
         top, bottom = torch.zeros_like(theta), torch.zeros_like(theta)
         for client in self.clients:
             nn.utils.vector_to_parameters(theta.clone(), self.module.parameters())  # parameters become views of it
@@ -35,7 +37,7 @@ class Plain:
         self.exchange.add_floats(both)
         top, bottom = both.chunk(2)
         self.precision = bottom / self.task.num_clients
-        return top / bottom
+        self.theta = top / bottom
 
     def _train(self, client: int, number: int) -> Tensor | float:
         """An epoch on one client's data, in the order that fedddp takes; the client's weight in the average."""
