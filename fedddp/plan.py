@@ -22,11 +22,11 @@ def default_width(params: int, convolutional: bool, clients: int) -> int:
     """A fixed rule, so that it never differs between machines of a run.
 
     Dense models are fastest when a few clients' parameters and gradients share the cache; convolutions gain
-    nothing from batching over clients on a CPU. A block per eighth of the clients leaves enough for balance.
+    nothing from batching over clients on a CPU. At least four blocks leave something to balance.
     """
     if convolutional:
         return 1
-    return max(1, min(1_500_000 // max(params, 1), clients // 8, 64))
+    return max(1, min(1_500_000 // max(params, 1), clients // 4, 64))
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,6 @@ def test_a_few_are_drawn_as_the_first_of_a_permutation_of_all(total, share, seed
 
 def test_default_width_is_a_rule_of_kind_and_size():
     assert default_width(178_110, False, 100) == 8
-    assert default_width(178_110, False, 10) == 1
+    assert default_width(178_110, False, 10) == 2
     assert default_width(7_850, False, 1000) == 64
     assert default_width(44_190, True, 100) == 1
