@@ -1,0 +1,74 @@
+"""What a client's step costs with each solver, in turn: workload A's model, batch 32, ten clients of 600 examples.
+
+A step is all that happens for one batch of one client: gathering it, the gradient, and the solver's own work. `noise`
+is IVON's draw and sample alone, which is part of its step.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fedddp import config as configuration
+from fedddp.bench.workloads import COMMON, MLP
+from fedddp.build import make_federation, make_task
+from fedddp.cohort import Cohort
+from fedddp.exchange import Exchange
+from fedddp.gaussian import diagonal
+from fedddp.local import adam, ivon, sgd
+
+EVEN = ["data.fraction=0.1", "split.name=iid", "split.clients=10", "method=fedavg"]
+TURNS = 15
+
+
+def call(words: list[str], exchange: Exchange) -> list[dict[str, Any]]:
+    settings = [w for w in [*COMMON, *MLP] if not w.startswith("split.")]
+    config = configuration.load(None, [*settings, *EVEN, *words])
+    task = make_task(config, exchange.device)
+    federation = make_federation(config, task, exchange)
+    width = min(federation.plan.width, task.num_clients)
+    row = measure(Cohort(tuple(range(width)), 0, task, federation.oracle))
+    if exchange.rank == 0:
+        print(line(row), flush=True)
+    return [row]
+
+
+def measure(cohort: Cohort) -> dict[str, Any]:
+    """Milliseconds per client and step: medians over turns; the ratio is the median of the turns' ratios."""
+    fits = _fits(cohort)
+    steps = int(cohort.steps(1, 32).sum())
+    taken: dict[str, list[float]] = {name: [] for name in fits}
+    for turn in range(TURNS):
+        for name, fit in fits.items():
+            start = time.perf_counter()
+            fit()
+            if turn:  # the first warms up
+                taken[name].append((time.perf_counter() - start) / steps * 1e3)
+    found = {name: statistics.median(values) for name, values in taken.items()}
+    ratios = [ours / theirs for ours, theirs in zip(taken["ivon"], taken["adam"], strict=True)]
+    return {"workload": "steps", "width": len(cohort), **found, "ivon_to_adam": statistics.median(ratios)}
+
+
+def _fits(cohort: Cohort) -> dict[str, Callable[[], object]]:
+    task, rows = cohort.task, len(cohort)
+    start = diagonal.natural(task.initial, 1.0)
+    cavity = start.expand(rows, -1, -1).contiguous()
+    by_sgd, by_adam, by_ivon = sgd.Solver(lr=0.1), adam.Solver(lr=1e-3), ivon.Solver(lr=1e-4, keep=False)
+    state, noise = by_ivon._begin(cohort, cavity, 1e-3, start, by_ivon.blank(rows, task)), by_ivon._noise(cohort)
+
+    def draw() -> None:
+        for _ in range(int(cohort.steps(1, 32).max())):
+            noise.perturb(state.mean, state.variance, state.noise, state.theta)
+
+    return {
+        "sgd": lambda: by_sgd.minimise(cohort, task.initial, by_sgd.memory(task, rows)),
+        "adam": lambda: by_adam.minimise(cohort, task.initial, by_adam.memory(task, rows)),
+        "ivon": lambda: by_ivon.fit(cohort, cavity, 1e-3, start, by_ivon.memory(task, rows), diagonal),
+        "noise": draw,
+    }
+
+
+def line(row: dict[str, Any]) -> str:
+    cost = ", ".join(f"{name} {row[name]:.3f}" for name in ("sgd", "adam", "ivon", "noise"))
+    share = row["noise"] / row["ivon"]
+    return f"steps    width {row['width']}: {cost} ms; ivon/adam {row['ivon_to_adam']:.2f}x; noise {share:.0%} of ivon"
