@@ -91,19 +91,27 @@ class Solver(Settings):
     ) -> PosteriorFit:
         self.refuse(family)
         momentum = memory if self.keep else self.blank(len(cohort), cohort.task)
-        state, noise = self._begin(cohort, cavity, entropy_weight, start, momentum), self._noise(cohort)
+        offset, pull = diagonal.shift(cavity) / -entropy_weight, diagonal.precision(cavity) / entropy_weight
+        del cavity  # nobody else's: a quarter of what a fit would hold
+        mean, variance = self._descend(cohort, self._begin(cohort, offset, pull, entropy_weight, start, momentum))
+        lam = diagonal.natural(mean, variance.reciprocal_())
+        return PosteriorFit(lam, momentum if self.keep else memory, cohort.steps(self.epochs, self.batch_size))
+
+    def _descend(self, cohort: Cohort, state: State) -> tuple[Tensor, Tensor]:
+        """Mean and variance [C, P] after the epochs."""
+        noise = self._noise(cohort)
         for batch in cohort.batches(self.epochs, self.batch_size):
             here = State(*(leaf[: len(batch.inputs)] for leaf in state))
             self._step(here, self._estimate(here, cohort, batch, noise))
-        lam = diagonal.natural(state.mean, 1 / state.variance)
-        return PosteriorFit(lam, momentum if self.keep else memory, cohort.steps(self.epochs, self.batch_size))
+        return state.mean, state.variance
 
-    def _begin(self, cohort: Cohort, cavity: Tensor, weight: float, start: Tensor, momentum: Momentum) -> State:
+    def _begin(
+        self, cohort: Cohort, offset: Tensor, pull: Tensor, weight: float, start: Tensor, momentum: Momentum
+    ) -> State:
         ess = cohort.num_examples.unsqueeze(1) / weight
         first = self.hess_init if self.hess_restart or cohort.round == 0 else 0.0
         variance = 1 / (diagonal.precision(start) + first * ess)
         mean = diagonal.mean(start).expand(len(cohort), -1).clone()
-        offset, pull = diagonal.shift(cavity) / -weight, diagonal.precision(cavity) / weight
         lr = torch.full_like(ess, self.rate(cohort))
         if self.rescale_lr:
             lr *= self.hess_init + pull.mean(1, keepdim=True) / ess

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedddp import gaussian
 from fedddp.cohort import Cohort
 from fedddp.gaussian import FAMILIES, Family
-from fedddp.local import Posterior, check
+from fedddp.local import Posterior, PosteriorFit, check
 from fedddp.task import Task
 
 
@@ -65,15 +65,24 @@ class Settings:
 
     def fit(self, server: Server, clients: Clients, cohort: Cohort, local: Posterior, rho: float) -> tuple[Tensor, Any]:
         """lam [C, ...] of q_k, and the solver's memory."""
-        return self.solve(rho * server.lam - clients.dual, rho, server.lam, clients.solver, cohort, local)
+        found = local.fit(
+            cohort,
+            (rho * server.lam - clients.dual).mul_(self.temperature),  # the solver's alone, which may let it go
+            self.temperature * rho,
+            self.start(server.lam, cohort),
+            clients.solver,
+            self.family,
+        )
+        return self.proper(found)
 
-    def solve(
-        self, cavity: Tensor, rho: float, start: Tensor, memory: Any, cohort: Cohort, local: Posterior
-    ) -> tuple[Tensor, Any]:
-        """argmin E_q[f_k/τ + energy(cavity)] + rho E_q[log q] for a cavity [C, ...] of each client, from `start`."""
-        if cohort.round == 0:  # a network started at the prior's mean, 0, would never break its symmetry
-            start = self.family.natural(cohort.task.initial, self.family.precision(start))
-        found = local.fit(cohort, self.temperature * cavity, self.temperature * rho, start, memory, self.family)
+    def start(self, lam: Tensor, cohort: Cohort) -> Tensor:
+        """Where a solver begins: a network started at the prior's mean, 0, would never break its symmetry."""
+        if cohort.round:
+            return lam
+        return self.family.natural(cohort.task.initial, self.family.precision(lam))
+
+    def proper(self, found: PosteriorFit) -> tuple[Tensor, Any]:
+        """What a solver found, if it is a posterior."""
         bad = int(self.family.improper(found.lam).sum())
         if bad and bool(found.lam.isfinite().all()):  # what is not finite, the engine reports
             name = type(self).__module__.rpartition(".")[2]

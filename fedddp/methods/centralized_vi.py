@@ -29,7 +29,8 @@ class Method(_sites.Settings):
         self, server: Server, clients: Clients, cohort: Cohort, local: Posterior
     ) -> tuple[Clients, Message]:
         """One client: its anchor is the prior (`sites`), its start is where it left off."""
-        lam, solver = self.solve(server.sites.unsqueeze(0), 1.0, server.lam, clients.solver, cohort, local)
+        cavity, start = self.temperature * server.sites.unsqueeze(0), self.start(server.lam, cohort)
+        lam, solver = self.proper(local.fit(cohort, cavity, self.temperature, start, clients.solver, self.family))
         return Clients(solver), {"lam": Mean(lam)}
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
