@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from fedddp import config as configuration
 from fedddp.bench.workloads import COMMON, MLP
 from fedddp.build import make_federation, make_task
@@ -54,11 +56,11 @@ def _fits(cohort: Cohort) -> dict[str, Callable[[], object]]:
     start = diagonal.natural(task.initial, 1.0)
     cavity = start.expand(rows, -1, -1).contiguous()
     by_sgd, by_adam, by_ivon = sgd.Solver(lr=0.1), adam.Solver(lr=1e-3), ivon.Solver(lr=1e-4, keep=False)
-    state, noise = by_ivon._begin(cohort, cavity, 1e-3, start, by_ivon.blank(rows, task)), by_ivon._noise(cohort)
+    noise, around = by_ivon._noise(cohort), [torch.ones_like(cavity[:, 0]) for _ in range(4)]
 
     def draw() -> None:
         for _ in range(int(cohort.steps(1, 32).max())):
-            noise.perturb(state.mean, state.variance, state.noise, state.theta)
+            noise.perturb(*around)
 
     return {
         "sgd": lambda: by_sgd.minimise(cohort, task.initial, by_sgd.memory(task, rows)),
