@@ -78,6 +78,7 @@ def make_federation(config: Config, task: Task, exchange: Exchange, measured: Se
         seed=config.seed_of("federation"),
         participation=config.federation.participation,
         skip_bad=config.federation.on_bad_client == "skip",
+        waits=config.federation.rows,
     )
 
 

@@ -61,7 +61,7 @@ class Federation:
     on_bad_client: str = "stop"  # or skip: leave a failing client out and go on
     check_every: int = 10  # rounds between two checks that all ranks hold the same server state
     timeout: float = 600.0  # seconds to wait for another rank
-    rows: str = "device"  # where client memory is kept: device, host, or file (mapped, in TMPDIR); never changes bits
+    rows: str = "device"  # where client memory is kept and sums wait: device, host or file (in TMPDIR); same bits
 
     def __post_init__(self) -> None:
         name = "federation"

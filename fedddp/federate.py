@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedddp import plan as planning
 from fedddp import tree
+from fedddp.aside import Aside
 from fedddp.cohort import Cohort
 from fedddp.cost import Timed
 from fedddp.exchange import Exchange, RankLost
@@ -75,6 +76,7 @@ class Federation:
     seed: int = 0  # of the sampling of clients
     participation: float = 1.0
     skip_bad: bool = False  # leave a failing client out instead of stopping
+    waits: str = "device"  # where sums over cohorts wait for the exchange: device, host or file
 
     def round(
         self, server: Any, number: int, wishes: Callable[[], tuple[bool, bool]] = lambda: (False, False)
@@ -122,7 +124,7 @@ class Federation:
         report: Report,
         wishes: Callable[[], tuple[bool, bool]],
     ) -> Totals:
-        ledger, failure = Ledger(slots=report.active), ""
+        ledger, failure = Ledger(report.active, aside=Aside(self.waits)), ""
         with report.timed("local"):
             try:
                 for assigned in cohorts:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedddp import kernels
+from fedddp.aside import Numbers
 from fedddp.exchange import Road
 
 CHUNK = 1 << 18  # numbers that a processor converts at a time
@@ -24,7 +25,7 @@ CHUNK = 1 << 18  # numbers that a processor converts at a time
 class Segment:
     """Numbers that share a grid: what this rank's cohorts add, and where the total of all ranks goes."""
 
-    parts: Sequence[Tensor]  # [n] from each cohort
+    parts: Sequence[Numbers]  # [n] from each cohort
     bits: int  # the grid is 2^-bits
     total: Tensor  # [n] in its own dtype
     weight: Tensor  # [1] in float64, what a mean is divided by: the total of an earlier segment; 1 for a sum
@@ -36,7 +37,8 @@ class Segment:
         """flat, from word `at` on, <- this rank's numbers [low:high]."""
         for words, numbers in _chunks(flat, at, low, high):
             for number, part in enumerate(self.parts):
-                _to_grid(part[numbers], self.bits, flat[words], adds=number > 0)
+                value = part[numbers].to(flat.device, non_blocking=True)
+                _to_grid(value, self.bits, flat[words], adds=number > 0)
             if not self.parts:
                 flat[words] = 0
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedddp.aside import Aside, Numbers
 from fedddp.exchange import Exchange
 from fedddp.grid import Segment, Table, carry
 
@@ -118,9 +119,10 @@ class Ledger:
 
     slots: int  # clients that take part, each with a slot for its gathered rows
     fields: list[Field] = field(default_factory=list)
-    sums: list[list[Tensor]] = field(default_factory=list)  # per cohort, a flat tensor per scale
+    sums: list[list[Numbers]] = field(default_factory=list)  # per cohort, a flat tensor per scale
     peaks: list[Tensor] = field(default_factory=list)  # per cohort, the largest number of each
     rows: list[tuple[Tensor, list[Tensor]]] = field(default_factory=list)  # per cohort: slots, gathered values
+    aside: Aside = field(default_factory=Aside)  # where sums wait
 
     def add(self, message: Message, slot: Tensor, good: Tensor | None = None) -> None:
         """Take a cohort's message; `slot` [C] is each row's place, `good` [C] is False for a client left out."""
@@ -141,7 +143,7 @@ class Ledger:
     def hold(self, parts: list[Tensor]) -> None:
         """Keep what a cohort adds to each scale [n] until the grids are known."""
         if parts:
-            self.sums.append(parts)
+            self.sums.append([self.aside(part) for part in parts])
             self.peaks.append(torch.stack([_peak(part) for part in parts]))
 
     def exponents(self) -> list[int]:
