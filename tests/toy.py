@@ -91,7 +91,7 @@ class Exact:
 
 
 def federation(
-    method: Any, local: Any, toy: Task, exchange: Exchange, participation: float = 1.0, width: int = 2
+    method: Any, local: Any, toy: Task, exchange: Exchange, participation: float = 1.0, width: int = 3
 ) -> Federation:
     plan = Plan.make(toy.num_examples, width, participation, exchange.world_size)
     ids = plan.at_home(exchange.rank)

@@ -30,25 +30,24 @@ def test_a_dual_is_minus_the_gradient_at_the_clients_point(exchange):
 @pytest.mark.parametrize("delta", [1.0, 3.0])
 def test_federated_admm_reaches_the_pooled_minimiser(exchange, delta):
     task = toy.task()
-    server = toy.iterate(toy.federation(federated_admm.Method(rho=5.0, delta=delta), toy.Exact(), task, exchange), 300)[
-        -1
-    ]
-    close(server.theta, toy.pooled(task, decay=delta))
-    close(server.theta, server.duals / delta)
+    fed = toy.federation(federated_admm.Method(rho=5.0, delta=delta), toy.Exact(), task, exchange)
+    server = toy.iterate(fed, 130)[-1]
+    close(server.theta, toy.pooled(task, decay=delta), 1e-7)
+    close(server.theta, server.duals / delta, 1e-6)
 
 
 @pytest.mark.parametrize("method", [feddyn.Method(alpha=8.0), fedadmm.Method(alpha=8.0)])
 def test_with_sum_losses_and_no_decay_the_pooled_optimum_is_reached(exchange, method):
     task = toy.task()
-    close(toy.iterate(toy.federation(method, toy.Exact(), task, exchange), 300)[-1].theta, toy.pooled(task))
+    close(toy.iterate(toy.federation(method, toy.Exact(), task, exchange), 90)[-1].theta, toy.pooled(task), 1e-7)
 
 
 def test_with_mean_losses_another_optimum_is_reached(exchange):
     """As Eq. 2 prints it: argmin Σ f_k/N_k."""
     task = toy.task()
     method = fedadmm.Method(alpha=0.5, scale="mean")
-    server = toy.iterate(toy.federation(method, toy.Exact(), task, exchange), 400)[-1]
-    close(server.theta, toy.pooled(task, weights=[1 / n for n in toy.SIZES]))
+    server = toy.iterate(toy.federation(method, toy.Exact(), task, exchange), 100)[-1]
+    close(server.theta, toy.pooled(task, weights=[1 / n for n in toy.SIZES]), 1e-7)
     assert (server.theta - toy.pooled(task)).norm() > 1e-2
 
 

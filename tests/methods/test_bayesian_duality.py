@@ -106,24 +106,22 @@ def test_with_alpha_1_and_no_rho_it_is_damped_pvi(exchange, covariance):
     task = logistic()
     solver = von.Solver(samples=1)
     bayes = bayes_admm.Method(rho=1.0, alpha=1.0, damping=0.2, covariance=covariance, delta=DELTA)
-    a = toy.iterate(toy.federation(bayes, solver, task, exchange), 3)
-    b = toy.iterate(
-        toy.federation(pvi.Method(damping=0.2, covariance=covariance, delta=DELTA), solver, task, exchange), 3
-    )
+    plain = pvi.Method(damping=0.2, covariance=covariance, delta=DELTA)
+    a, b = (toy.iterate(toy.federation(method, solver, task, exchange), 2) for method in (bayes, plain))
     for one, other in zip(a, b, strict=True):
         close(one.lam, other.lam)
 
 
 @pytest.mark.parametrize(("covariance", "temperature"), [("full", 1.0), ("diagonal", 0.25)])
 def test_at_pvis_fixed_point_a_dual_is_the_natural_gradient(exchange, covariance, temperature):
-    task, solver = logistic(), von.Solver(samples=1, tolerance=1e-13)
-    method = pvi.Method(covariance=covariance, delta=DELTA, temperature=temperature)
+    task, solver = logistic(), von.Solver(samples=1, tolerance=1e-11)
+    method = pvi.Method(covariance=covariance, delta=DELTA, temperature=temperature, damping=1.0)
     fed = toy.federation(method, solver, task, exchange)
-    server = toy.iterate(fed, 40)[-1]
-    close(server.lam, method.init_server(task).lam + duals(fed).sum(0), 1e-9)
+    server = toy.iterate(fed, 12)[-1]
+    close(server.lam, method.init_server(task).lam + duals(fed).sum(0))
     for k in range(task.num_clients):
         cohort = Cohort((k,), 0, task, fed.oracle)
-        close(duals(fed)[k], natural_gradient(cohort, server.lam, solver, method.family) / temperature, 1e-8)
+        close(duals(fed)[k], natural_gradient(cohort, server.lam, solver, method.family) / temperature, 1e-9)
 
 
 def natural_gradient(cohort, lam, solver, family):
@@ -135,7 +133,7 @@ def natural_gradient(cohort, lam, solver, family):
 
 def test_client_steps_to_convergence_make_the_server_step_a_bayesian_learning_rule(exchange):
     """Prop. 3.1, at a posterior that is not the answer."""
-    task, solver = logistic(), von.Solver(samples=1, tolerance=1e-13)
+    task, solver = logistic(), von.Solver(samples=1, tolerance=1e-12)
     method = bayes_admm.Method(rho=4.0, **FULL)
     fed = toy.federation(method, solver, task, exchange)
     server = toy.iterate(fed, 1)[-1]
@@ -144,7 +142,7 @@ def test_client_steps_to_convergence_make_the_server_step_a_bayesian_learning_ru
     for k in range(task.num_clients):
         cohort = Cohort((k,), 1, task, fed.oracle)
         clients = method.init_clients(1, task, solver)
-        for _ in range(20):
+        for _ in range(15):
             clients, message = method.client_step(server, clients, cohort, solver)
         close(message["lam"].value[0], server.lam, 1e-9)
         sites += natural_gradient(cohort, server.lam, solver, method.family)
@@ -155,11 +153,11 @@ def test_client_steps_to_convergence_make_the_server_step_a_bayesian_learning_ru
     close(stepped.lam, (1 - alpha) * server.lam + alpha * sites, 1e-8)
 
 
-CONVERGING = [
-    (bayes_admm.Method(rho=0.5, delta=DELTA), 200),
-    (pvi.Method(delta=DELTA), 150),
-    (fedlap_cov.Method(delta=DELTA, damping="N_k/N"), 240),
-    (fedlap_cov.Method(delta=DELTA, damping="1/K", warmup=10), 150),
+CONVERGING = [  # and the rounds until the error is below 1e-7
+    (bayes_admm.Method(rho=0.5, delta=DELTA), 70),
+    (pvi.Method(delta=DELTA), 100),
+    (fedlap_cov.Method(delta=DELTA, damping="N_k/N"), 190),
+    (fedlap_cov.Method(delta=DELTA, damping="1/K", warmup=10), 115),
 ]
 
 
@@ -168,7 +166,7 @@ CONVERGING = [
 def test_the_fixed_point_is_the_pooled_posterior_of_the_family(exchange, method, rounds, covariance):
     task = toy.task()
     fed = toy.federation(replace(method, covariance=covariance), Conjugate(), task, exchange)
-    close(toy.iterate(fed, rounds)[-1].lam, posterior(task, covariance), 1e-8)
+    close(toy.iterate(fed, rounds)[-1].lam, posterior(task, covariance), 1e-7)
 
 
 def test_the_solvers_are_exact_on_linear_regression():
@@ -186,13 +184,15 @@ def test_the_solvers_are_exact_on_linear_regression():
         close(von.Solver(lr=0.5, epochs=300).fit(cohort, cavity, 0.3, start, Nothing(), family).lam, truth, 1e-8)
 
 
-@pytest.mark.parametrize(("covariance", "damping"), [("isotropic", 0.2), ("diagonal", 1.0), ("full", 1.0)])
-def test_bregman_admm_comes_to_the_same_fixed_point(exchange, covariance, damping):
+@pytest.mark.parametrize(
+    ("covariance", "damping", "rounds"), [("isotropic", 0.2, 150), ("diagonal", 1.0, 40), ("full", 1.0, 40)]
+)
+def test_bregman_admm_comes_to_the_same_fixed_point(exchange, covariance, damping, rounds):
     """Its steps on mu suit posteriors whose precisions are near 1."""
     task = scaled(0.1)
     method = bregman_admm.Method(rho=0.3, delta=DELTA, damping=damping, covariance=covariance)
     fed = toy.federation(method, Conjugate(), task, exchange)
-    close(toy.iterate(fed, 300)[-1].lam, posterior(task, covariance), 1e-8)
+    close(toy.iterate(fed, rounds)[-1].lam, posterior(task, covariance), 1e-7)
 
 
 def scaled(factor):
@@ -202,11 +202,11 @@ def scaled(factor):
     return replace(task, data=replace(task.data, train=train, test=train))
 
 
-@pytest.mark.parametrize("damping", [0.2, "1/K", "N_k/N"])
-def test_fedlap_reaches_the_pooled_map(exchange, damping):
+@pytest.mark.parametrize(("damping", "rounds"), [(0.25, 120), ("1/K", 150), ("N_k/N", 280)])
+def test_fedlap_reaches_the_pooled_map(exchange, damping, rounds):
     task = toy.task()
     fed = toy.federation(fedlap.Method(delta=30.0, damping=damping), toy.Exact(), task, exchange)
-    close(toy.iterate(fed, 450)[-1].theta, toy.pooled(task, decay=30.0))
+    close(toy.iterate(fed, rounds)[-1].theta, toy.pooled(task, decay=30.0), 1e-7)
 
 
 def test_fedlaps_first_round_weighs_clients_by_their_data(exchange):
@@ -252,7 +252,7 @@ def test_the_servers_total_is_the_sum_of_all_stored_duals(exchange, method):
 def test_pvi_comes_to_the_pooled_posterior_with_clients_missing_in_every_round(exchange):
     task = toy.task()
     fed = toy.federation(pvi.Method(delta=DELTA, damping=0.5), Conjugate(), task, exchange, participation=0.4)
-    close(toy.iterate(fed, 400)[-1].lam, posterior(task, "diagonal"), 1e-8)
+    close(toy.iterate(fed, 100)[-1].lam, posterior(task, "diagonal"), 1e-7)
 
 
 def test_an_improper_posterior_is_named_and_not_clamped(exchange):

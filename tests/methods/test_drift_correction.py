@@ -11,7 +11,7 @@ DRIFTS = sgd.Solver(lr=0.1, epochs=8, batch_size=100)  # eight steps on all of a
 
 
 def last(method, exchange, task, rounds, local=DRIFTS):
-    return toy.iterate(toy.federation(method, local, task, exchange), rounds)[-1]
+    return toy.iterate(toy.federation(method, local, task, exchange, width=toy.K), rounds)[-1]
 
 
 def close(a, b, tolerance=1e-9):
@@ -29,12 +29,12 @@ def test_fedavg_stalls_away_from_the_optimum(exchange):
 def test_scaffold_reaches_the_pooled_optimum(exchange, option):
     task = toy.task()
     method = scaffold.Method(option=option, weights="examples")
-    close(last(method, exchange, task, 150).theta, toy.pooled(task), 1e-7)
+    close(last(method, exchange, task, 40).theta, toy.pooled(task), 1e-7)
 
 
 def test_scaffold_with_plain_means_minimises_the_mean_of_mean_losses(exchange):
     task = toy.task()
-    found = last(scaffold.Method(), exchange, task, 150).theta
+    found = last(scaffold.Method(), exchange, task, 40).theta
     close(found, toy.pooled(task, weights=[1 / n for n in toy.SIZES]), 1e-7)
 
 
@@ -71,17 +71,17 @@ def test_option_two_needs_plain_sgd():
             scaffold.Method().init_clients(2, toy.task(), local)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.6])
-def test_mime_reaches_the_pooled_optimum(exchange, momentum):
+@pytest.mark.parametrize(("momentum", "rounds"), [(0.0, 30), (0.6, 65)])
+def test_mime_reaches_the_pooled_optimum(exchange, momentum, rounds):
     task = toy.task()
     method = mime.Method(momentum=momentum)
-    close(last(method, exchange, task, 80).theta, toy.pooled(task), 1e-7)
+    close(last(method, exchange, task, rounds).theta, toy.pooled(task), 1e-7)
 
 
 def test_mimes_adaptive_statistics_stay_at_the_optimum_too(exchange):
     task = toy.task()
     method = mime.Method(optimiser="adagrad", momentum=0.5, tau=0.1)
-    close(last(method, exchange, task, 150, sgd.Solver(lr=0.1, epochs=4, batch_size=100)).theta, toy.pooled(task), 1e-6)
+    close(last(method, exchange, task, 40, sgd.Solver(lr=0.1, epochs=4, batch_size=100)).theta, toy.pooled(task), 1e-6)
 
 
 def test_mimelite_without_momentum_is_fedavg(exchange):
