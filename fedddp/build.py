@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from fedddp.compress import compressed
 from fedddp.config import DTYPES, Config
 from fedddp.cost import Cost
 from fedddp.data import Dataset
@@ -65,15 +66,14 @@ def make_federation(config: Config, task: Task, exchange: Exchange, measured: Se
     """`measured`: the constants of cost that an earlier part of the run found; homes are balanced by them."""
     plan = make_plan(config, task, exchange.world_size, measured)
     ids = plan.at_home(exchange.rank)
+    method = compressed(config.method, config.exchange, config["method.name"])
     return Federation(
         task=task,
-        method=config.method,
+        method=method,
         local=config.local,
         exchange=exchange,
         plan=plan,
-        store=ClientStore.make(
-            ids, lambda n: config.method.init_clients(n, task, config.local), config.federation.rows
-        ),
+        store=ClientStore.make(ids, lambda n: method.init_clients(n, task, config.local), config.federation.rows),
         oracle=Oracle(task.module, task.layout, task.objective, config.federation.vectorise),
         seed=config.seed_of("federation"),
         participation=config.federation.participation,

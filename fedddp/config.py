@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import nn
 
+from fedddp.compress import Settings as Compression
 from fedddp.local import check
 from fedddp.registry import SECTIONS, find
 from fedddp.rng import STREAMS
@@ -115,7 +116,12 @@ class Custom:
     args: dict[str, Any] = field(default_factory=dict)
 
 
-PLAIN: dict[str, type[Any]] = {"federation": Federation, "evaluation": Evaluation, "checkpoint": Checkpoint}
+PLAIN: dict[str, type[Any]] = {
+    "federation": Federation,
+    "exchange": Compression,
+    "evaluation": Evaluation,
+    "checkpoint": Checkpoint,
+}
 DEFAULT_NAMES = {"data": "digits", "split": "dirichlet", "model": "mlp", "method": "fedavg"}
 EXTRA: dict[str, dict[str, Any]] = {
     "split": {"seed": None},
@@ -135,6 +141,7 @@ class Config:
     method: Any
     local: Any
     federation: Federation
+    exchange: Compression
     evaluation: Evaluation
     checkpoint: Checkpoint
 

@@ -35,6 +35,7 @@ class Mean(NamedTuple):
 
     value: Tensor  # [C, ...]
     weight: Tensor | float = 1.0  # [C] or one for all
+    bytes: int = -1  # what one client sends for it, if not the plain numbers
 
 
 class Gather(NamedTuple):
@@ -54,6 +55,7 @@ class Field(NamedTuple):
     kind: str  # sum, mean or gather
     shape: tuple[int, ...]  # of one client's value
     dtype: str
+    sent: int = -1  # bytes that one client sends, if not the plain numbers
 
     @property
     def numel(self) -> int:
@@ -79,6 +81,8 @@ class Field(NamedTuple):
     @property
     def bytes(self) -> int:
         """What one client sends; a mean's weight travels with it."""
+        if self.sent >= 0:
+            return self.sent
         return (self.numel + (self.kind == "mean")) * self.torch_dtype.itemsize
 
     def words(self, slots: int) -> int:
@@ -90,7 +94,8 @@ class Field(NamedTuple):
 
 def _field(name: str, entry: Sum | Mean | Gather) -> Field:
     kind = type(entry).__name__.lower()
-    return Field(name, kind, tuple(entry.value.shape[1:]), str(entry.value.dtype).removeprefix("torch."))
+    sent = entry.bytes if isinstance(entry, Mean) else -1
+    return Field(name, kind, tuple(entry.value.shape[1:]), str(entry.value.dtype).removeprefix("torch."), sent)
 
 
 def _fold(entry: Sum | Mean, good: Tensor | None) -> list[Tensor]:
@@ -161,7 +166,7 @@ class Ledger:
 
     def learn(self, description: str) -> None:
         """Take the message's shape from a peer, for a rank that had no client to learn it from."""
-        self.fields = [Field(n, k, tuple(s), d) for n, k, s, d in json.loads(description)]
+        self.fields = [Field(n, k, tuple(s), d, b) for n, k, s, d, b in json.loads(description)]
 
     @property
     def words(self) -> int:

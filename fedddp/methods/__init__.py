@@ -13,6 +13,7 @@ and, where a method needs them,
       models(server)                 -> [M, P]         an ensemble whose predictions are averaged (default: theta)
       metrics(before, after, total)  -> dict           numbers of its own for the records
       broadcast                                        names of the Server fields that clients are sent (default: theta)
+      sends                                            what may be sent compressed: see fedddp/compress.py
 
 The engine stores, masks, checkpoints and reshards whatever the memories hold. `server.theta` [P] is what is evaluated.
 Sign convention, everywhere: a dual is a likelihood site.

@@ -66,6 +66,7 @@ def descend(
 class Descent:
     """Federated averaging whose server takes the mean change for a gradient; a rule says how it steps."""
 
+    sends: ClassVar[tuple[str, str]] = ("change", "")  # what may be compressed: a change already
     lr: float = 1.0  # the server's
 
     def __post_init__(self) -> None:

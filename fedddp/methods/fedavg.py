@@ -5,7 +5,7 @@ server   theta   <- Σ_k N_k theta_k / Σ_k N_k
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -26,6 +26,7 @@ class Clients(NamedTuple):
 
 @dataclass
 class Method:
+    sends: ClassVar[tuple[str, str]] = ("theta", "theta")  # what may be compressed, as a change of the server's
     noise: float = 0.0  # deviation of Gaussian noise on what a client sends
 
     def __post_init__(self) -> None:
