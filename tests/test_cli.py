@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from fedddp.cli import main
+from tests import forked
 
 FEW = ["federation.rounds=2", "data.test_fraction=0.8", "local.epochs=1"]
 
 
-def fedddp(*words: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+def fedddp(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
     command = [sys.executable, "-m", "fedddp", *words]
-    return subprocess.run(command, cwd=cwd, env=clean | env, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=clean | env, capture_output=True, text=True, timeout=120, check=False)
 
 
 def summary(folder: Path) -> dict:
@@ -45,7 +46,7 @@ def test_run_on_two_ranks_equals_torchrun_and_one_rank(tmp_path):
 
 
 def test_a_run_folder_holds_what_scripts_rely_on(tmp_path):
-    result = fedddp("run", *FEW, "method=federated_admm", "--ranks", "1", cwd=tmp_path)
+    result = forked.fedddp("run", *FEW, "method=federated_admm", "--ranks", "1", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     folder = Path(tmp_path / result.stdout.splitlines()[-1])
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -105,15 +106,15 @@ def test_a_mistake_gets_one_clear_line(mistake, capsys):
 @pytest.mark.parametrize("mistake", LATE_MISTAKES)
 def test_a_mistake_that_ranks_find_gets_one_clear_line_too(mistake, tmp_path):
     words, message = LATE_MISTAKES[mistake]
-    ranks = "2" if mistake == "batch norm" else "1"
-    result = fedddp("run", *words, "--ranks", ranks, "--out", str(tmp_path / "run"))
+    ranks = 2 if mistake == "batch norm" else 1
+    result = forked.fedddp("run", *words, "--ranks", 1, "--out", tmp_path / "run", ranks=ranks)
     assert result.returncode == 2
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1, result.stderr
 
 
 def test_a_bad_client_is_named_once_over_all_ranks(tmp_path):
-    result = fedddp("run", *FEW, "local.lr=1e30", "--ranks", "2", "--out", str(tmp_path / "run"))
+    result = forked.fedddp("run", *FEW, "local.lr=1e30", "--ranks", 2, "--out", tmp_path / "run")
     assert result.returncode == 1
     lines = result.stderr.strip().splitlines()
     assert len(lines) == 1, result.stderr
@@ -123,14 +124,14 @@ def test_a_bad_client_is_named_once_over_all_ranks(tmp_path):
 
 def test_a_folder_of_another_run_is_refused(tmp_path):
     out = ["--ranks", "1", "--out", str(tmp_path / "run")]
-    assert fedddp("run", *FEW, *out).returncode == 0
-    again = fedddp("run", *FEW, *out)
+    assert forked.fedddp("run", *FEW, *out).returncode == 0
+    again = forked.fedddp("run", *FEW, *out)
     assert again.returncode != 0
     assert "holds this run already: add --resume" in again.stderr
-    other = fedddp("run", *FEW, "local.lr=0.05", *out)
+    other = forked.fedddp("run", *FEW, "local.lr=0.05", *out)
     assert other.returncode != 0
     assert "another configuration: local.lr=0.1 (now 0.05)" in other.stderr
-    resumed = fedddp("run", *FEW, *out, "--resume")
+    resumed = forked.fedddp("run", *FEW, *out, "--resume")
     assert resumed.returncode == 0, "resuming a finished run is no error"
 
 
@@ -145,7 +146,7 @@ def test_a_full_disk_is_one_clear_line(tmp_path):
         pytest.skip("tmpfs cannot be mounted here")
     try:
         words = ["model.hidden=[400,400]", "checkpoint.every=1", "federation.rounds=3", "local.epochs=1"]
-        result = fedddp("run", *words, "--ranks", "2", "--out", str(disk / "run"))
+        result = forked.fedddp("run", *words, "--out", disk / "run", ranks=2)
         assert result.returncode == 1
         assert "No space left on device" in result.stderr
         assert "Traceback" not in result.stderr
