@@ -3,12 +3,10 @@
 import math
 import os
 import resource
-import socket
 from fractions import Fraction
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +14,7 @@ from fedddp import exchange as exchanging
 from fedddp import kernels
 from fedddp.exchange import Exchange, RankLost
 from fedddp.grid import Segment
+from fedddp.jobs.local import warm
 from fedddp.reduce import Gather, Ledger, Mean, Sum
 from fedddp.rng import stream
 
@@ -198,12 +197,9 @@ def test_grids_have_the_same_bits_with_and_without_a_compiler(monkeypatch):
 
 
 def test_a_rank_that_dies_while_others_wait_in_shared_memory_is_missed():
-    context = mp.get_context("spawn")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    context, store = warm(), torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     answers = context.Queue()
-    ranks = [context.Process(target=die_or_wait, args=(rank, port, answers), daemon=True) for rank in range(2)]
+    ranks = [context.Process(target=die_or_wait, args=(rank, store.port, answers), daemon=True) for rank in range(2)]
     for rank in ranks:
         rank.start()
     assert answers.get(timeout=120).startswith("Shared: rank 0 lost contact")
@@ -212,7 +208,7 @@ def test_a_rank_that_dies_while_others_wait_in_shared_memory_is_missed():
 
 
 def die_or_wait(rank, port, answers):
-    store = torch.distributed.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
+    store = torch.distributed.TCPStore("127.0.0.1", port, is_master=False)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
     road = Exchange().road(1 << 16, CPU)
     if rank == 1:
