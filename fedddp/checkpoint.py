@@ -8,6 +8,7 @@ of ranks. A damaged checkpoint is reported and the one before it is used.
 import json
 import os
 import shutil
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -16,14 +17,24 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from fedddp import tree
 from fedddp.exchange import Exchange
-from fedddp.store import ClientStore
+from fedddp.store import ClientStore, pieces
 
 KEEP = 2
+DIGEST = 16  # bytes
+KINDS = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}  # safetensors' names
 NO_MORE: Mapping[str, Any] = {}
 
 
@@ -32,17 +43,41 @@ def fingerprint() -> dict[str, str]:
     return {"torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability()}
 
 
-def save_tensors(path: Path, named: dict[str, Tensor], about: dict[str, str] | None = None) -> None:
-    """A safetensors file, flushed to disk."""
-    plain, seen = {}, set()
-    for name, leaf in named.items():
-        leaf = leaf.detach().cpu().contiguous()
-        place = leaf.untyped_storage().data_ptr()
-        plain[name] = leaf.clone() if place in seen else leaf  # fields of a memory may be views of one tensor
-        seen.add(place)
-    save_file(plain, path, metadata=about)
-    with open(path, "rb+") as file:
+def save_tensors(
+    path: Path,
+    named: Mapping[str, Tensor],
+    about: Mapping[str, str] = NO_MORE,
+    let_go: Callable[[], None] = lambda: None,
+) -> str:
+    """A safetensors file, flushed to disk, and its digest; a piece at a time, so that nothing is held twice.
+
+    `let_go` is called after each piece: rows in a mapped file need not stay in memory.
+    """
+    digest = blake2b(digest_size=DIGEST)
+    with open(path, "wb") as file:
+        for data in _as_file(named, about):
+            file.write(data)
+            digest.update(data)
+            let_go()
+        file.flush()
         os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def _as_file(named: Mapping[str, Tensor], about: Mapping[str, str]) -> Iterator[Any]:
+    """The bytes of a safetensors file: the header's length, the header, and every tensor's numbers."""
+    header: dict[str, Any] = {"__metadata__": dict(about)} if about else {}
+    end = 0
+    for name, leaf in named.items():
+        start, end = end, end + leaf.numel() * leaf.itemsize
+        header[name] = {"dtype": KINDS[leaf.dtype], "shape": list(leaf.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield struct.pack("<Q", len(text)) + text
+    for leaf in named.values():
+        rows = leaf.detach().reshape(1, -1) if leaf.dim() < 2 else leaf.detach()
+        for piece in pieces(len(rows), rows):
+            yield rows[piece].cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
@@ -67,8 +102,7 @@ def save(
         mine["server.safetensors"] = tree.leaves(server)
     with _everywhere(exchange):
         for name, named in mine.items():
-            save_tensors(aside / name, named)
-            (aside / f"{name}.hash").write_text(_digest(aside / name))
+            (aside / f"{name}.hash").write_text(save_tensors(aside / name, named, let_go=store.let_go))
     with _everywhere(exchange):
         if exchange.rank == 0:
             about = {"round": round_, "world_size": exchange.world_size, **fingerprint(), **more}
@@ -144,7 +178,7 @@ def _damage(path: Path) -> str | None:
 
 
 def _digest(path: Path) -> str:
-    digest = blake2b(digest_size=16)
+    digest = blake2b(digest_size=DIGEST)
     with open(path, "rb") as file:
         while block := file.read(1 << 22):
             digest.update(block)

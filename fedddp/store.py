@@ -106,13 +106,14 @@ class ClientStore:
         theirs = torch.isin(shard["ids"], self.ids).nonzero().squeeze(1)
         ours = self._rows(shard["ids"][theirs]) if len(theirs) else theirs
         for name, leaf in tree.leaves(self.memory).items() if len(theirs) else ():
-            for piece in _pieces(len(theirs), leaf):
+            for piece in pieces(len(theirs), leaf):
                 leaf[ours[piece]] = shard[name][theirs[piece]].to(leaf.device)
             self.let_go()
         return len(theirs)
 
 
-def _pieces(count: int, leaf: Tensor) -> Iterator[slice]:
+def pieces(count: int, leaf: Tensor) -> Iterator[slice]:
+    """`count` rows of the size of a leaf's, a few MB at a time."""
     step = max(1, PIECE * len(leaf) // (leaf.numel() * leaf.itemsize)) if leaf.numel() else max(1, count)
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))

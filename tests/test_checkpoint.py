@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
 
 from fedddp import checkpoint
 from fedddp.records import cut_metrics, read_metrics
@@ -112,3 +114,24 @@ def test_a_line_cut_short_is_left_out(tmp_path):
 
 def test_the_fingerprint_names_what_bits_depend_on():
     assert checkpoint.fingerprint() == {"torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability()}
+
+
+def test_tensors_come_back_as_they_were_and_others_can_read_them(tmp_path):
+    whole = torch.arange(12.0).view(3, 4)
+    named = {
+        "matrix": whole,
+        "part of it": whole[1:, ::2],
+        "number": torch.tensor(3, dtype=torch.int64),
+        "none": torch.zeros(0, 5),
+        "flags": torch.tensor([True, False, True]),
+        "half": torch.ones(2, 3, dtype=torch.bfloat16),
+    }
+    digest = checkpoint.save_tensors(tmp_path / "file", named, {"who": "me"})
+    assert digest == checkpoint._digest(tmp_path / "file")
+    with safe_open(tmp_path / "file", framework="pt") as file:
+        assert file.metadata() == {"who": "me"}
+    for found in (checkpoint.load_tensors(tmp_path / "file"), load_file(tmp_path / "file")):
+        assert set(found) == set(named)
+        for name, leaf in named.items():
+            assert found[name].dtype == leaf.dtype
+            assert torch.equal(found[name], leaf)
