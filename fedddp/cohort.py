@@ -71,22 +71,24 @@ class Cohort:
         """Each client's own shuffled epochs, stacked.
 
         Rows are sorted by size, so at any step the clients still at work are a prefix: no row is computed
-        in vain. Only a short last batch is padded, with weight 0.
+        in vain. Only a short last batch is padded, with weight 0. A batch's inputs last until the next is asked for.
         """
         table, valid = self._table(epochs, batch_size)
         steps = self.steps(epochs, batch_size)
         working = (steps.unsqueeze(0) > torch.arange(table.shape[1]).unsqueeze(1)).sum(1).tolist()
         short = (~valid).any(2)
-        device = self.task.device
+        device, space = self.task.device, None
         for step, rows in enumerate(working):
             index = table[:rows, step].to(device)
             weights = None
             if bool(short[:rows, step].any()):
                 weights = valid[:rows, step].to(device, self.task.dtype)
-            yield self._batch(index, weights)
+            batch = self._batch(index, weights, space)
+            space = batch.inputs if space is None else space  # of the most rows
+            yield batch
 
-    def _batch(self, index: Tensor, weights: Tensor | None) -> Batch:
-        return Batch(*self.task.data.gather(index, self.task.dtype), weights)
+    def _batch(self, index: Tensor, weights: Tensor | None, space: Tensor | None = None) -> Batch:
+        return Batch(*self.task.data.gather(index, self.task.dtype, space), weights)
 
     def _table(self, epochs: int, batch_size: int) -> tuple[Tensor, Tensor]:
         """Example index [C, steps, B] and whether it is real; a client's order depends on its own key alone."""

@@ -3,8 +3,12 @@
 import argparse
 import json
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+STUDIES = ("exchange",)  # asked for by name; each prints a table of its own
+OWN_RANKS = ("memory",)  # studies that start their ranks themselves
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -19,25 +23,35 @@ def call(arguments: argparse.Namespace) -> int:
     from fedddp import launch
     from fedddp.bench.workloads import WORKLOADS
 
+    known = [*WORKLOADS, *STUDIES, *OWN_RANKS]
     names = [w for w in arguments.words if "=" not in w] or list(WORKLOADS)
     for name in names:
-        if name not in WORKLOADS:
-            raise ValueError(f"{name}: unknown workload; choose from {', '.join(WORKLOADS)}")
+        if name not in known:
+            raise ValueError(f"{name}: unknown workload; choose from {', '.join(known)}")
+    words = [w for w in arguments.words if "=" in w]
+    if names[0] in OWN_RANKS:
+        code: int = import_module(f"fedddp.bench.{names[0]}").call(arguments, words)
+        return code
     if "RANK" not in os.environ and arguments.ranks > 1:
         return launch.torchrun(arguments.ranks, arguments.all_words, threads=1)
-    return _measure(names, [w for w in arguments.words if "=" in w], arguments)
+    return _measure(names, words, arguments)
 
 
 def _measure(names: list[str], words: list[str], arguments: argparse.Namespace) -> int:
     import torch
 
+    from fedddp import launch
     from fedddp.bench.measure import compare
     from fedddp.exchange import Exchange
 
     torch.set_num_threads(1)
+    launch.keep_memory()
     exchange = Exchange.connect(torch.device("cpu"))
     rows = []
     for name in names:
+        if name in STUDIES:
+            rows += import_module(f"fedddp.bench.{name}").call(words, exchange)
+            continue
         for _ in range(arguments.repeat):
             rows.append(compare(name, words, arguments.rounds, exchange))
             if exchange.rank == 0:

@@ -69,16 +69,17 @@ class Dataset:
             inputs += self.shift
         return inputs
 
-    def gather(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def gather(self, index: Tensor, dtype: torch.dtype, space: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The training examples index [...] as model inputs [..., *input] and targets.
 
-        Whole rows are copied, which is many times faster than general indexing.
+        Whole rows are copied, which is many times faster than general indexing, and where that can be done at once
+        into the first rows of `space`, if it is given.
         """
         flat = index.reshape(-1)
         targets = self.train.targets.index_select(0, flat).view(*index.shape, *self.train.targets.shape[1:])
         stored = self.train.inputs
         if self._bytes(dtype):
-            inputs = torch.empty(*index.shape, *stored.shape[1:])
+            inputs = torch.empty(*index.shape, *stored.shape[1:]) if space is None else space[: len(index)]
             size = stored[0].numel()
             kernels.call("gather", len(flat), size, flat, stored, float(self.scale), float(self.shift), inputs)
             return inputs, targets

@@ -110,12 +110,12 @@ class Solver(Settings):
     ) -> State:
         ess = cohort.num_examples.unsqueeze(1) / weight
         first = self.hess_init if self.hess_restart or cohort.round == 0 else 0.0
-        variance = 1 / (diagonal.precision(start) + first * ess)
+        variance = (diagonal.precision(start) + first * ess).reciprocal_()
         mean = diagonal.mean(start).expand(len(cohort), -1).clone()
         lr = torch.full_like(ess, self.rate(cohort))
         if self.rescale_lr:
             lr *= self.hess_init + pull.mean(1, keepdim=True) / ess
-        scratch = torch.empty(3, *mean.shape, dtype=mean.dtype, device=mean.device)
+        scratch = (torch.empty_like(mean) for _ in range(3))  # not as one, which would not fit where the cavity was
         return State(mean, variance, offset, pull, *momentum, ess, lr, *scratch)
 
     def _noise(self, cohort: Cohort) -> Quantile | Normal:

@@ -39,7 +39,7 @@ class Method(Settings):
         return Clients(clients.dual + change, solver), {"lam": Mean(lam), "dual_change": Sum(change)}
 
     def dual_change(self, lam: Tensor, anchor: Tensor) -> Tensor:
-        return self.damping * self.rho * (lam - anchor)
+        return (lam - anchor).mul_(self.damping * self.rho)
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         alpha = self.alpha or 1 / (1 + self.rho * task.num_clients)

@@ -1,0 +1,22 @@
+"""What a run must hold is counted, and what a process holds is read."""
+
+import torch
+
+from fedddp.bench.memory import needed, resident
+from tests.small import MODELS, settings
+
+
+def test_what_a_run_must_hold(exchange):
+    words = settings("scaffold", *MODELS["mlp"], "federation.cohort_width=3")
+    found = needed(words, exchange)
+    parameters = 64 * 12 + 12 + 12 * 10 + 10
+    assert found["data"] == 1797 * (64 + 8)  # bytes of pixels, and a class as int64
+    assert found["rows"] == 7 * parameters * 4
+    assert found["buffers"] == 3 * parameters * 2 * 4
+
+
+def test_resident_memory_follows_what_is_touched():
+    before = resident("RssAnon")
+    held = torch.ones(10_000_000)
+    assert resident("RssAnon") - before > 0.9 * held.numel() * held.itemsize
+    assert resident("VmHWM") >= resident("VmRSS")
