@@ -6,12 +6,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from fedddp.autocast import Autocast
 from fedddp.compress import compressed
 from fedddp.config import DTYPES, Config
 from fedddp.cost import Cost
 from fedddp.data import Dataset
 from fedddp.exchange import Exchange
 from fedddp.federate import Federation
+from fedddp.graphs import Graphed, cuda_recorder
 from fedddp.objective import choose
 from fedddp.oracle import Oracle
 from fedddp.params import Layout, refuse_batch_norm
@@ -74,12 +76,24 @@ def make_federation(config: Config, task: Task, exchange: Exchange, measured: Se
         exchange=exchange,
         plan=plan,
         store=ClientStore.make(ids, lambda n: method.init_clients(n, task, config.local), config.federation.rows),
-        oracle=Oracle(task.module, task.layout, task.objective, config.federation.vectorise),
+        oracle=make_oracle(config, task),
         seed=config.seed_of("federation"),
         participation=config.federation.participation,
         skip_bad=config.federation.on_bad_client == "skip",
         waits=config.federation.rows,
     )
+
+
+def make_oracle(config: Config, task: Task) -> Oracle:
+    """How gradients are made: in bfloat16 if asked to, and as CUDA graphs."""
+    settings = config.federation
+    kind = Autocast if settings.autocast == "bf16" else Oracle
+    oracle = kind(task.module, task.layout, task.objective, settings.vectorise)
+    if not settings.graphs:
+        return oracle
+    if task.device.type != "cuda":
+        raise ValueError("federation.graphs=true: needs a GPU; leave it false here")
+    return Graphed(oracle, cuda_recorder())
 
 
 def make_plan(config: Config, task: Task, ranks: int, measured: Sequence[float] = ()) -> Plan:
@@ -99,7 +113,7 @@ def cohort_width(config: Config, task: Task) -> int:
 
 def measure_width(config: Config, task: Task) -> int:
     """The cohort width with the quickest gradient per client, on this machine and now."""
-    oracle = Oracle(task.module, task.layout, task.objective, config.federation.vectorise)
+    oracle = make_oracle(config, task)
     size = min(getattr(config.local, "batch_size", 32), len(task.data.train))
     costs = {}
     for width in (w for w in WIDTHS if w == 1 or w <= _active(config, task) // 2):

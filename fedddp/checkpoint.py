@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedddp import tree
+from fedddp.device import to_host
 from fedddp.exchange import Exchange
 from fedddp.store import ClientStore, pieces
 
@@ -40,7 +41,10 @@ NO_MORE: Mapping[str, Any] = {}
 
 def fingerprint() -> dict[str, str]:
     """What bits may depend on beside the config."""
-    return {"torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability()}
+    found = {"torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability()}
+    if torch.cuda.is_available():
+        found["gpu"] = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+    return found
 
 
 def save_tensors(
@@ -77,7 +81,8 @@ def _as_file(named: Mapping[str, Tensor], about: Mapping[str, str]) -> Iterator[
     for leaf in named.values():
         rows = leaf.detach().reshape(1, -1) if leaf.dim() < 2 else leaf.detach()
         for piece in pieces(len(rows), rows):
-            yield rows[piece].cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+            part = to_host({"": rows[piece]})[""]
+            yield part.contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

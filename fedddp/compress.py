@@ -83,7 +83,7 @@ class Compressed:
 def largest(value: Tensor, count: int) -> Tensor:
     """Rows [C, P] with only their `count` largest entries; equal ones all stay, so that no order matters."""
     size = value.abs()
-    least = size.kthvalue(value.shape[1] - count + 1, dim=1, keepdim=True).values
+    least = size.topk(count, dim=1, sorted=False).values.amin(1, keepdim=True)
     return torch.where(size >= least, value, 0)
 
 

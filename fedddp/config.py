@@ -41,6 +41,7 @@ NO_EFFECT = (
     "data.root",
     "federation.timeout",
     "federation.rows",
+    "federation.graphs",
     "federation.measured_width",
     "checkpoint.",
     "published",
@@ -58,6 +59,9 @@ class Federation:
     seed: int | None = None  # of the sampling of clients and of their batches and noise (default: seed)
     streams: str = "independent"  # or common, frozen: see fedddp/rng.py
     dtype: str = "float32"
+    autocast: str = "none"  # or bf16: the products of local gradients in bfloat16; changes results
+    graphs: bool = False  # replay local gradients as CUDA graphs, where their shapes are static
+    deterministic: bool = True  # on a GPU: only kernels whose bits are the same every time
     threads: int = 1  # per rank; other numbers may change bits
     on_bad_client: str = "stop"  # or skip: leave a failing client out and go on
     check_every: int = 10  # rounds between two checks that all ranks hold the same server state
@@ -73,6 +77,9 @@ class Federation:
         check(f"{name}.cohort_width", width, fine, "a number, 0 for the rule, or auto")
         check(f"{name}.streams", self.streams, self.streams in STREAMS, " or ".join(STREAMS))
         check(f"{name}.dtype", self.dtype, self.dtype in DTYPES, " or ".join(DTYPES))
+        check(f"{name}.autocast", self.autocast, self.autocast in ("none", "bf16"), "none or bf16")
+        half = self.autocast != "none"
+        check(f"{name}.dtype", self.dtype, not half or self.dtype == "float32", "float32 with federation.autocast=bf16")
         check(f"{name}.threads", self.threads, self.threads >= 1, "at least 1")
         check(
             f"{name}.on_bad_client",

@@ -220,10 +220,10 @@ class Job:
             return server, 0
         written = checkpoint.about(path)
         for key, value in checkpoint.fingerprint().items():
-            if written[key] != value:
+            if written.get(key, "none") != value:
                 self._say(
                     None,
-                    f"checkpoint was written with {key} {written[key]}, this is {value}: bits may differ",
+                    f"checkpoint was written with {key} {written.get(key, 'none')}, this is {value}: bits may differ",
                 )
         finished = written["round"] == federation.task.rounds  # its client rows may be gone, and are not needed
         return checkpoint.load(path, server, None if finished else federation.store)

@@ -141,9 +141,8 @@ class Ledger:
         self.fields = fields
         folded = [_fold(e, good) for e in message.values() if not isinstance(e, Gather)]
         self.hold([part for parts in folded for part in parts])
-        keep = slice(None) if good is None else good
-        gathered = [e.value[keep] for e in message.values() if isinstance(e, Gather)]
-        self.rows.append((slot[keep], gathered))
+        gathered = [e.value if good is None else e.value[good] for e in message.values() if isinstance(e, Gather)]
+        self.rows.append((slot if good is None else slot[good.to(slot.device)], gathered))
 
     def hold(self, parts: list[Tensor]) -> None:
         """Keep what a cohort adds to each scale [n] until the grids are known."""
@@ -209,7 +208,7 @@ class Ledger:
         for i, fld in enumerate(fld for fld in self.fields if fld.kind == "gather"):
             words = torch.zeros(self.slots, fld.words(1), dtype=torch.int64, device=device)
             for slot, gathered in self.rows:
-                words[slot.to(device)] = _as_words(gathered[i])
+                words[slot.to(device)] = _as_words(gathered[i]).to(device)
             tables[fld] = Table(words)
         return tables
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedddp.device import to_host
 from fedddp.federate import Report
 from fedddp.gaussian import Family, family_of
 
@@ -18,7 +19,7 @@ def histograms(report: Report, server: Any, memory: Any) -> dict[str, Tensor]:
         spread["server/precision"] = _precision(family, server.lam)
     if hasattr(memory, "dual"):
         spread |= _duals(family, _rows(memory.dual))
-    return {name: _thinned(values) for name, values in spread.items() if values is not None}
+    return to_host({name: _thinned(values) for name, values in spread.items() if values is not None})
 
 
 def _rows(values: Tensor) -> Tensor:

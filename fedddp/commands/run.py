@@ -42,6 +42,7 @@ def work(config: Any, out: Path, resume: bool) -> int:
     import torch
 
     from fedddp import launch
+    from fedddp.device import own_device
     from fedddp.exchange import Exchange
     from fedddp.job import Job, Stop
 
@@ -49,11 +50,7 @@ def work(config: Any, out: Path, resume: bool) -> int:
     stop.listen()
     torch.set_num_threads(config.federation.threads)
     launch.keep_memory()
-    device = torch.device("cpu")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-        torch.cuda.set_device(device)
-        torch.backends.cudnn.deterministic = True
+    device = own_device(config.federation.deterministic)
     exchange = Exchange.connect(device, config.federation.timeout)
     summary = Job(config, out, exchange, device, stop=stop).run(resume)
     if exchange.rank == 0 and summary is not None:
