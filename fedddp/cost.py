@@ -42,8 +42,7 @@ class Cost:
     guess: Work = GUESS  # seconds for one of each, before anything was measured
     constants: Work = GUESS  # as measured
     speeds: list[float] = field(default_factory=list)  # of each rank, beside the mean; empty: all alike
-    _square: list[list[float]] = field(default_factory=lambda: [[0.0] * 3 for _ in range(3)])
-    _right: list[float] = field(default_factory=lambda: [0.0] * 3)
+    _sums: list[float] = field(default_factory=lambda: [0.0] * 9)  # of the normal equations: right side, upper triangle
 
     @classmethod
     def of(cls, local: Any, params: int, measured: Sequence[float] = ()) -> "Cost":
@@ -65,22 +64,18 @@ class Cost:
     def learn(self, cohorts: Iterable[Timed], ranks: int) -> None:
         """Fit the constants to relative errors, the latest round weighing most; then see who was fast."""
         cohorts = [timed for timed in cohorts if timed.seconds > 0]
-        for i in range(3):
-            self._right[i] *= FORGET
-            self._square[i] = [FORGET * entry for entry in self._square[i]]
+        self._sums = [FORGET * entry for entry in self._sums]
         for work, _, seconds in cohorts:
-            row = [w / seconds for w in work]
-            for i in range(3):
-                self._right[i] += row[i]
-                for j in range(3):
-                    self._square[i][j] += row[i] * row[j]
+            a, b, c = (part / seconds for part in work)
+            terms = (a, b, c, a * a, a * b, a * c, b * b, b * c, c * c)
+            self._sums = [old + new for old, new in zip(self._sums, terms, strict=True)]
         self.constants = Work(*self._solve())
         self._compare(cohorts, ranks)
 
     def _solve(self) -> list[float]:
         """Least squares with no constant below 0; the guess decides what the cohorts leave open."""
-        square = [list(row) for row in self._square]
-        right = list(self._right)
+        right, (aa, ab, ac, bb, bc, cc) = self._sums[:3], self._sums[3:]
+        square = [[aa, ab, ac], [ab, bb, bc], [ac, bc, cc]]
         for i, guess in enumerate(self.guess):
             square[i][i] += TRUST / guess**2
             right[i] += TRUST / guess

@@ -48,6 +48,7 @@ class Report:
     bytes_down: int = 0  # what each client is sent
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     idle: list[float] = field(default_factory=list)  # seconds that each rank's local work was shorter than the longest
+    cohorts: list[Assignment] = field(default_factory=list)  # who was computed where
     clients: Tensor | None = None  # [active] ids
     took: Tensor | None = None  # [active] seconds of the client's cohort; 0 for a client left out
     losses: Tensor | None = None  # [active] mean training loss, NaN for a client left out
@@ -90,10 +91,10 @@ class Federation:
         with report.timed("plan"):
             report.clients = planning.sample(self.seed, number, self.task.num_clients, self.participation)
             report.active = len(report.clients)
-            cohorts = self.plan.cohorts(report.clients, memory=not self.store.empty)
+            report.cohorts = self.plan.cohorts(report.clients, memory=not self.store.empty)
         index = 0
         while (phase := phase_of(self.method, server, index)) is not None:
-            total = self._exchange_phase(phase, server, cohorts, report, wishes)
+            total = self._exchange_phase(phase, server, report, wishes)
             with report.timed("server"):
                 before, server = server, phase.server_step(server, total, self.task)
                 self._check_finite(server, number)
@@ -101,15 +102,15 @@ class Federation:
                     report.metrics |= self.method.metrics(before, server, total)
             index += 1
         with report.timed("plan"):
-            self._learn(cohorts, report)
+            self._learn(report)
         return server, report
 
-    def _learn(self, cohorts: list[Assignment], report: Report) -> None:
+    def _learn(self, report: Report) -> None:
         """What the cohorts cost, for the next rounds' placement; and which ranks had to wait."""
         assert report.clients is not None
         assert report.took is not None
         took = dict(zip(report.clients.tolist(), report.took.tolist(), strict=True))
-        timed = [Timed(c.work, c.rank, max(took[client] for client in c.ids)) for c in cohorts]
+        timed = [Timed(c.work, c.rank, max(took[client] for client in c.ids)) for c in report.cohorts]
         self.plan.cost.learn(timed, self.plan.ranks)
         busy = [0.0] * self.plan.ranks
         for _, rank, seconds in timed:
@@ -120,14 +121,13 @@ class Federation:
         self,
         phase: Phase,
         server: Any,
-        cohorts: list[Assignment],
         report: Report,
         wishes: Callable[[], tuple[bool, bool]],
     ) -> Totals:
         ledger, failure = Ledger(report.active, aside=Aside(self.waits)), ""
         with report.timed("local"):
             try:
-                for assigned in cohorts:
+                for assigned in report.cohorts:
                     if assigned.rank == self.exchange.rank:
                         self._compute(phase, server, assigned, ledger, report)
                 exponents = ledger.exponents()
@@ -137,7 +137,7 @@ class Federation:
             agreed = self._agree(ledger, failure, exponents, wishes())
             report.checkpoint, report.stop = bool(agreed[4]), bool(agreed[5])
             scales = agreed[HEAD:]
-            total = ledger.total(self.exchange, scales, len(cohorts), self.task.device)
+            total = ledger.total(self.exchange, scales, len(report.cohorts), self.task.device)
             report.bytes += 8 * (ledger.words + len(agreed))
         report.bytes_up += sum(fld.bytes for fld in ledger.fields if fld.name != STATS)
         report.bytes_down += _broadcast_bytes(server, phase.broadcast)

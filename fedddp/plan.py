@@ -44,6 +44,7 @@ class Plan:
     width: int  # most clients in a cohort
     home: Tensor  # [K] owner rank of each client
     block_of: Tensor  # [K]
+    position: Tensor  # [K] among all clients, larger ones first, then by id; blocks are stretches of it
     ranks: int
     cost: Cost = field(compare=False)  # learns from the rounds
 
@@ -51,35 +52,36 @@ class Plan:
     def make(cls, sizes: Tensor, width: int, participation: float, ranks: int, cost: Cost | None = None) -> "Plan":
         """Blocks hold so many clients that about `width` of them are active in a round."""
         cost = cost or Cost()
-        order = _by_size(sizes, torch.arange(len(sizes)))
+        order = (-sizes).argsort(stable=True)
         members = max(1, round(width / participation)) if width > 1 else 1
         blocks = order.tensor_split(-(-len(order) // members))
         placed = place([_expected(cost, sizes[block].tolist(), participation) for block in blocks], ranks)
-        home, block_of = torch.empty(len(sizes), dtype=torch.long), torch.empty(len(sizes), dtype=torch.long)
+        home, block_of, position = (torch.empty_like(order) for _ in range(3))
         for number, (block, rank) in enumerate(zip(blocks, placed, strict=True)):
             home[block], block_of[block] = rank, number
-        return cls(sizes, width, home, block_of, ranks, cost)
+        position[order] = torch.arange(len(order))
+        return cls(sizes, width, home, block_of, position, ranks, cost)
 
     def at_home(self, rank: int) -> Tensor:
         return (self.home == rank).nonzero().squeeze(1)
 
     def cohorts(self, active: Tensor, memory: bool) -> list[Assignment]:
         """The round's cohorts, in an order that is the same on every rank and for every world."""
-        order = _by_size(self.sizes, active)
-        if memory:
-            order = order[self.block_of[order].argsort(stable=True)]
+        order = active[self.position[active].argsort()]
         groups = self._by_block(order) if memory else _cut(order.tolist(), self.width)
         sizes = iter(self.sizes[order].tolist())
         works = [self.cost.work([next(sizes) for _ in group]) for group in groups]
         if memory:
-            ranks = self.home[torch.tensor([group[0] for group in groups])].tolist()
+            ranks = self.home[[group[0] for group in groups]].tolist()
         else:
             ranks = place([self.cost.seconds(work) for work in works], self.ranks, self.cost.rank_speeds)
         return [Assignment(tuple(g), r, w) for g, r, w in zip(groups, ranks, works, strict=True)]
 
     def _by_block(self, order: Tensor) -> list[list[int]]:
-        _, counts = self.block_of[order].unique_consecutive(return_counts=True)
-        return [g for part in order.split(counts.tolist()) for g in _cut(part.tolist(), self.width)]
+        members: dict[int, list[int]] = {}
+        for client, block in zip(order.tolist(), self.block_of[order].tolist(), strict=True):
+            members.setdefault(block, []).append(client)
+        return [group for part in members.values() for group in _cut(part, self.width)]
 
 
 def sample(seed: int, round_: int, clients: int, participation: float) -> Tensor:
@@ -87,30 +89,31 @@ def sample(seed: int, round_: int, clients: int, participation: float) -> Tensor
     count = max(1, round(participation * clients))
     if count >= clients:
         return torch.arange(clients)
-    return draw(count, clients, stream(seed, "sampling", round_)).sort().values
+    return torch.tensor(sorted(draw(count, clients, stream(seed, "sampling", round_))))
 
 
-def draw(count: int, total: int, generator: torch.Generator) -> Tensor:
+def draw(count: int, total: int, generator: torch.Generator) -> list[int]:
     """The first `count` entries of torch.randperm(total), without the work of the others.
 
     Fisher-Yates settles them with its first `count` swaps, and only places that were swapped need be remembered.
     """
     if 4 * count > total:
-        return torch.randperm(total, generator=generator)[:count]
+        return torch.randperm(total, generator=generator)[:count].tolist()
     words = torch.empty(-(-count // 2), dtype=torch.int64).random_(-(2**63), None, generator=generator)
-    bits = (
-        torch.stack([words >> 32, words], 1).flatten()[:count] & 0xFFFFFFFF
-    )  # 32 for each swap, as randperm takes them
+    bits = [half & 0xFFFFFFFF for word in words.tolist() for half in (word >> 32, word)]  # 32 for each swap
     moved: dict[int, int] = {}
     drawn = []
-    for here, ahead in enumerate((bits % (total - torch.arange(count))).tolist()):
-        drawn.append(moved.get(here + ahead, here + ahead))
-        moved[here + ahead] = moved.get(here, here)
-    return torch.tensor(drawn)
+    for here in range(count):
+        there = here + bits[here] % (total - here)
+        drawn.append(moved.get(there, there))
+        moved[there] = moved.get(here, here)
+    return drawn
 
 
 def place(costs: Sequence[float], ranks: int, speeds: Sequence[float] = ()) -> list[int]:
     """Greedy balance: the dearest first, each to the rank that would be done with it first."""
+    if ranks == 1:
+        return [0] * len(costs)
     done, speed = np.zeros(ranks), np.array(speeds if len(speeds) else [1.0] * ranks)
     placed = [0] * len(costs)
     for item in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
@@ -124,11 +127,6 @@ def _expected(cost: Cost, sizes: list[int], participation: float) -> float:
     """Seconds of a block's round, when a share of its clients takes part."""
     work = cost.work(sizes)
     return cost.seconds(work._replace(steps=participation * work.steps))
-
-
-def _by_size(sizes: Tensor, ids: Tensor) -> Tensor:
-    """Larger clients first, then by id."""
-    return ids[(-sizes[ids]).argsort(stable=True)]
 
 
 def _cut(ids: list[int], width: int) -> list[list[int]]:

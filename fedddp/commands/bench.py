@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 STUDIES = ("exchange",)  # asked for by name; each prints a table of its own
-OWN_RANKS = ("memory",)  # studies that start their ranks themselves
+OWN_RANKS = ("memory", "scale")  # studies that start their ranks themselves
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -1,9 +1,10 @@
 """Splits of the training examples over clients: one file each, a dataclass `Split` with `deal()`.
 
-`deal(examples, generator)` returns one tensor of example indices per client. The generator belongs to the
-split's own seed, apart from the model's and the sampling's.
+`deal(examples, generator)` returns one tensor of example indices per client, or Shards where there may be too many
+clients for that. The generator belongs to the split's own seed, apart from the model's and the sampling's.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -28,8 +29,9 @@ class Shards:
     offsets: Tensor  # [K + 1]
 
     @classmethod
-    def of(cls, parts: list[Tensor], minimum: int = 1) -> "Shards":
+    def of(cls, parts: Iterable[Tensor], minimum: int = 1) -> "Shards":
         """Join the clients' indices; a client with fewer than `minimum` examples is refused."""
+        parts = list(parts)
         sizes = torch.tensor([len(part) for part in parts])
         if len(sizes) == 0 or int(sizes.min()) < minimum:
             small = int(sizes.argmin()) if len(sizes) else 0
@@ -44,7 +46,8 @@ class Shards:
     @classmethod
     def deal(cls, split: Any, examples: Examples, seed: int) -> "Shards":
         """What a `Split` makes of the training examples with the split's own seed."""
-        return cls.of(split.deal(examples, stream(seed, "split")), getattr(split, "minimum", 1))
+        parts = split.deal(examples, stream(seed, "split"))
+        return parts if isinstance(parts, Shards) else cls.of(parts, getattr(split, "minimum", 1))
 
     @property
     def num_clients(self) -> int:
@@ -56,6 +59,13 @@ class Shards:
 
     def of_client(self, client: int) -> Tensor:
         return self.order[self.offsets[client] : self.offsets[client + 1]]
+
+    def __len__(self) -> int:
+        return self.num_clients
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Every client's indices."""
+        return (self.of_client(client) for client in range(len(self)))
 
     def count(self, targets: Tensor, classes: int) -> Counts:
         """[K, classes] examples of each class with each client; of several labels each counts; else one column for all.

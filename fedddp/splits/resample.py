@@ -12,7 +12,10 @@ from torch import Tensor
 
 from fedddp.data import Examples
 from fedddp.local import check
+from fedddp.splits import Shards
 from fedddp.splits._dealing import Mixed, class_sizes, labels, log_dirichlet
+
+SOME = 10_000  # clients dealt at a time, so that nothing beside the result grows with them
 
 
 @dataclass
@@ -26,15 +29,24 @@ class Split(Mixed):
         check("split.minimum", self.minimum, self.minimum >= 1, "at least 1")
         check("split.most", self.most, self.most >= self.minimum, f"at least split.minimum={self.minimum}")
 
-    def deal(self, examples: Examples, generator: torch.Generator) -> list[Tensor]:
+    def deal(self, examples: Examples, generator: torch.Generator) -> Shards:
         targets = labels(examples)
         available = class_sizes(targets)
-        sizes = torch.randint(self.minimum, self.most + 1, (self.clients,), generator=generator)
         present = available.nonzero().flatten()
-        mixes = log_dirichlet(self.alpha, self.clients, len(present), generator).exp().cumsum(1)
-        drawn = torch.rand(self.clients, self.most, dtype=torch.float64, generator=generator)
-        place = torch.searchsorted(mixes, drawn).clamp_max(len(present) - 1)  # a row's sum may fall short of 1
-        kind = present[place[torch.arange(self.most) < sizes.unsqueeze(1)]]
-        within = (torch.rand(len(kind), dtype=torch.float64, generator=generator) * available[kind]).long()
-        starts = available.cumsum(0) - available
-        return list(targets.argsort(stable=True)[starts[kind] + within].split(sizes.tolist()))
+        by_class, starts = targets.argsort(stable=True), available.cumsum(0) - available
+        sizes = torch.randint(self.minimum, self.most + 1, (self.clients,), generator=generator)
+        order = torch.empty(int(sizes.sum()), dtype=torch.long)
+        done = 0
+        for some in sizes.split(SOME):
+            kind = present[self._kinds(some, len(present), generator)]
+            within = (torch.rand(len(kind), dtype=torch.float64, generator=generator) * available[kind]).long()
+            torch.index_select(by_class, 0, starts[kind] + within, out=order[done : done + len(kind)])
+            done += len(kind)
+        return Shards(order, torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
+
+    def _kinds(self, sizes: Tensor, classes: int, generator: torch.Generator) -> Tensor:
+        """The class of each example of clients of these sizes, one client after the other."""
+        mixes = log_dirichlet(self.alpha, len(sizes), classes, generator).exp().cumsum(1)
+        drawn = torch.rand(len(sizes), self.most, dtype=torch.float64, generator=generator)
+        kinds = torch.searchsorted(mixes, drawn).clamp_max(classes - 1)  # a row's sum may fall short of 1
+        return kinds[torch.arange(self.most) < sizes.unsqueeze(1)]

@@ -1,0 +1,31 @@
+"""The study of scale counts what was done: nobody is left out, nothing is done twice."""
+
+import pytest
+import torch
+
+from fedddp import config as configuration
+from fedddp.bench.scale import line, measure
+from fedddp.build import make_task
+from fedddp.exchange import Exchange
+from fedddp.plan import sample
+
+WORDS = ["split.clients=300", "federation.participation=0.1"]
+
+
+def play(method: str) -> dict:
+    return measure("strong", method, WORDS, 5, Exchange())
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_work_and_clients_add_up_over_ranks(worlds, method):
+    one, two = worlds(1).run(play, method)[0], worlds(2).run(play, method)[0]
+    config = configuration.load("scale_100k", WORDS)
+    task = make_task(config, torch.device("cpu"))
+    steps = [sum(-(-int(task.num_examples[k]) // 10) for k in sample(0, r, 300, 0.1)) for r in range(5)]
+    for row in (one, two):
+        assert sum(row["steps"]) == pytest.approx(sum(steps) / 5)
+        assert sum(row["hosted"]) == 300
+        assert row["active"] == 30
+        assert row["imbalance"] >= 1
+    assert one["bytes"] == two["bytes"], "what a rank adds up does not grow with the ranks"
+    assert "of 300 clients" in line(two)
