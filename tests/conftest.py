@@ -17,6 +17,16 @@ def pytest_configure() -> None:
     torch.set_num_threads(1)
 
 
+LONG = ("slurm", "contracts", "test_cli.py", "test_kills.py", "test_experiments.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long comes first: whoever gets it last would keep the others waiting. Slurm's tests mostly wait."""
+    folder = Path(__file__).parent
+    places = {item: item.path.relative_to(folder).parts[0] for item in items}
+    items.sort(key=lambda item: LONG.index(places[item]) if places[item] in LONG else len(LONG))
+
+
 @pytest.fixture(scope="session")
 def worlds() -> Iterator[Ranks]:
     """Worlds of one to four ranks, by size."""

@@ -26,7 +26,7 @@ class Forked:
 
     def wait(self) -> "Forked":
         for rank in self.ranks:
-            rank.join(timeout=120)
+            rank.join(timeout=300)
             assert rank.exitcode is not None, f"{rank}: {self.stdout}\n{self.stderr}"
         return self
 
@@ -53,7 +53,7 @@ def start(*words: object, ranks: int = 1, cwd: Path | None = None, **env: str) -
     processes = []
     for rank in range(ranks):
         place = Place(rank, ranks, rank, attempt, "localhost")
-        work = ([*map(str, words)], place, folder, cwd or Path.cwd(), env)
+        work = ([*map(str, words)], place, folder, cwd or Path.cwd(), {**os.environ, **env})
         processes.append(context.Process(target=_main, args=work))
         processes[-1].start()
     return Forked(processes, folder)
@@ -68,6 +68,7 @@ def _main(words: list[str], place: Place, folder: Path, cwd: Path, env: dict[str
         with open(folder / f"{kind}-{place.rank}", "w") as file:
             os.dup2(file.fileno(), number)
     os.chdir(cwd)
+    os.environ.clear()
     os.environ |= env
     kept = meet(folder, place)
     main(words)

@@ -13,7 +13,7 @@ SANDBOX = Path(__file__).parents[2] / "slurm" / "sandbox"
 SETTINGS = {
     "NODES": "6",
     "GPUS": "2",
-    "MAX_ARRAY": "4",  # so that a sweep of five is cut
+    "MAX_ARRAY": "2",  # so that a sweep of three is cut
     "NODE_TIMEOUT": "15",
     "REQUEUE_WAIT": "6",
 }
