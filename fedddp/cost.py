@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 FORGET = 0.7  # what an earlier round still weighs
 TRUST = 1e-3  # weight of the guess beside measured cohorts, each of weight 1
-ALIKE = 1.1  # ranks within this ratio are taken as equally fast: the rest is noise
+STEADY = 0.9  # the same for a rank's speed: other people's processes come and go
+ALIKE = 1.2  # ranks within this ratio are taken as equally fast: the rest is noise
 
 
 class Work(NamedTuple):
@@ -99,7 +100,7 @@ class Cost:
             measured[rank] += seconds
         old = self.speeds if len(self.speeds) == ranks else [1.0] * ranks
         new = [p / m if m > 0 else o for p, m, o in zip(predicted, measured, old, strict=True)]
-        self.speeds = [FORGET * o + (1 - FORGET) * min(max(n, 0.1), 10.0) for o, n in zip(old, new, strict=True)]
+        self.speeds = [STEADY * o + (1 - STEADY) * min(max(n, 0.1), 10.0) for o, n in zip(old, new, strict=True)]
 
     @property
     def rank_speeds(self) -> list[float]:
