@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedddp.data import Examples
 from fedddp.exchange import Exchange
@@ -17,7 +17,8 @@ from fedddp.registry import find
 from fedddp.store import ClientStore
 from fedddp.task import Task
 
-CHUNK = 1000
+CHUNK = 1000  # most examples at a time
+ROOM = 1 << 28  # bytes that a chunk's outputs, or what a layer makes of it, may take
 
 
 class Models(Protocol):
@@ -133,7 +134,7 @@ def reliability(task: Task, exchange: Exchange, models: Models) -> dict[str, lis
 
 
 def _tally(task: Task, exchange: Exchange, models: Models, examples: Examples) -> dict[str, Tensor]:
-    chunks = list(_chunks(len(examples)))
+    chunks = _chunks(task, examples)
     empty = task.objective.tally(*_predict(task, models, examples, slice(0, 0)))
     parts: list[Message] = [{name: Sum(value.unsqueeze(0)) for name, value in empty.items()}]
     for chunk in chunks[exchange.rank :: exchange.world_size]:
@@ -144,11 +145,11 @@ def _tally(task: Task, exchange: Exchange, models: Models, examples: Examples) -
 
 def entropies(task: Task, exchange: Exchange, models: Models, examples: Examples) -> Tensor:
     """[N] entropy of the averaged prediction for every example, on every rank."""
-    chunks = list(_chunks(len(examples)))
+    chunks, size = _chunks(task, examples), chunk_size(task, examples)
     ledger = Ledger(slots=len(chunks))
-    ledger.fields = [Field("entropy", "gather", (CHUNK,), "float64")]  # known even to a rank without a chunk
+    ledger.fields = [Field("entropy", "gather", (size,), "float64")]  # known even to a rank without a chunk
     for number in range(exchange.rank, len(chunks), exchange.world_size):
-        row = torch.full((1, CHUNK), torch.nan, dtype=torch.float64)
+        row = torch.full((1, size), torch.nan, dtype=torch.float64)
         found = entropy(_predict(task, models, examples, chunks[number])[0])
         row[0, : len(found)] = found
         ledger.add({"entropy": Gather(row)}, torch.tensor([number]))
@@ -162,9 +163,10 @@ def evaluate_clients(
     """The mean over clients of the metrics of each client's own model."""
     examples, names = task.data.test if examples is None else examples, [""]
     parts: list[Message] = []
+    chunks = _chunks(task, examples)
     for theta in store.memory.theta:
         own = theta[None].to(task.device)
-        tallies = [task.objective.tally(*_predict(task, own, examples, c)) for c in _chunks(len(examples))]
+        tallies = [task.objective.tally(*_predict(task, own, examples, c)) for c in chunks]
         metrics = task.objective.metrics({n: sum(t[n] for t in tallies) for n in tallies[0]})  # type: ignore[misc]
         names = list(metrics)
         parts.append({"metrics": Mean(torch.tensor([list(metrics.values())], dtype=torch.float64))})
@@ -185,9 +187,33 @@ def add_up(exchange: Exchange, parts: list[Message], most: int, device: torch.de
     return ledger.total(exchange, scales, most, device)
 
 
-def _chunks(count: int) -> Iterator[slice]:
-    for start in range(0, count, CHUNK):
-        yield slice(start, min(start + CHUNK, count))
+def _chunks(task: Task, examples: Examples) -> list[slice]:
+    count, size = len(examples), chunk_size(task, examples)
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def chunk_size(task: Task, examples: Examples) -> int:
+    """Examples at a time; fewer where each has many outputs or large activations, as in language.
+
+    A rule of the model and the data alone: on any number of ranks, kernels see the same shapes.
+    """
+    return max(1, min(CHUNK, ROOM // _bytes(task, examples.inputs[:1])))
+
+
+def _bytes(task: Task, one: Tensor) -> int:
+    """The most that any layer takes or gives for one example, its outputs counted in double precision."""
+    seen = [1]
+
+    def note(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        seen.extend(x.numel() * x.element_size() for x in (*inputs, output) if isinstance(x, Tensor))
+
+    handles = [module.register_forward_hook(note) for module in task.module.modules()]
+    try:
+        with torch.no_grad():
+            return max(8 * task.outputs(task.initial, one).numel(), *seen)
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _predict(task: Task, models: Models, examples: Examples, chunk: slice) -> tuple[Tensor, Tensor]:

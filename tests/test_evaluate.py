@@ -13,9 +13,11 @@ from fedddp import config as configuration
 from fedddp import gaussian
 from fedddp.build import make_federation, make_task
 from fedddp.cli import main
+from fedddp.data import Dataset, Examples
 from fedddp.data.digits import Source
-from fedddp.evaluate import Evaluator, entropies, evaluate, other_data
+from fedddp.evaluate import Evaluator, chunk_size, entropies, evaluate, other_data
 from fedddp.job import Job
+from fedddp.params import Layout
 from fedddp.posterior import Samples, auroc, entropy
 from fedddp.predict import load, predict
 from tests import toy
@@ -111,6 +113,28 @@ def test_strangers_must_fit_the_model(federation):
         other_data("digits", other, "")
     with pytest.raises(ValueError, match="needs a classification"):
         other_data("digits", toy.task(), "")
+
+
+def test_chunks_are_as_small_as_their_largest_layer_asks(federation, exchange, monkeypatch):
+    """An image of 64 numbers is the most that this model sees; its rows have the same bits in any chunk."""
+    task, models = federation.task, federation.task.initial.unsqueeze(0)
+    assert chunk_size(task, task.data.test) == 1000
+    uncertain, metrics = entropies(task, exchange, models, task.data.test), evaluate(task, exchange, models)
+    monkeypatch.setattr("fedddp.evaluate.ROOM", 4 * 64 * 70)
+    assert chunk_size(task, task.data.test) == 70
+    assert torch.equal(entropies(task, exchange, models, task.data.test), uncertain)
+    assert evaluate(task, exchange, models) == pytest.approx(metrics, rel=1e-12)
+    assert not any(module._forward_hooks for module in task.module.modules())
+
+
+@pytest.mark.parametrize(("words", "size"), [(1000, 1000), (20_000, 2**28 // (8 * 20 * 20_000))])
+def test_a_vocabulary_counts_for_every_token(words, size):
+    text = Examples(torch.zeros(3, 20, dtype=torch.long), torch.zeros(3, 20, dtype=torch.long))
+    module = nn.Sequential(nn.Embedding(words, 4), nn.Linear(4, words))
+    layout = Layout.of(module)
+    data = Dataset(text, text, classes=words, tokens=True)
+    task = replace(toy.task(), data=data, module=module, layout=layout, initial=torch.zeros(layout.numel))
+    assert chunk_size(task, text) == size
 
 
 def test_metrics_are_the_same_on_any_number_of_ranks(worlds, tmp_path):
