@@ -120,7 +120,7 @@ class Point(Settings, ABC):
         """
         theta = start.expand(len(cohort), -1).clone()
         state = type(memory)(*memory) if self.keep else self.blank(len(cohort), cohort.task)
-        pull = None if site is None else _per_example(site, cohort)
+        pull = None if site is None else _per_example(site, cohort, family)
         grad, lr = torch.empty_like(theta), self.rate(cohort)
         for number, batch in enumerate(cohort.batches(self.epochs, self.batch_size)):
             rows = len(batch.inputs)
@@ -140,8 +140,7 @@ def clip(grad: Tensor, most: float) -> None:
     grad *= (most / grad.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
 
 
-def _per_example(site: Tensor, cohort: Cohort) -> Tensor:
+def _per_example(site: Tensor, cohort: Cohort, family: Family) -> Tensor:
     """The site's energy divided by num_examples, one row per client."""
-    rows = site if len(site) == len(cohort) and site.dim() == 3 else site.unsqueeze(0)
-    count = cohort.num_examples
-    return rows / count.view(-1, *[1] * (rows.dim() - 1))
+    axes = 1 if family is gaussian.isotropic else 2  # of one factor
+    return site / cohort.num_examples.view(-1, *[1] * axes)
