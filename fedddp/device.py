@@ -30,7 +30,7 @@ def to_host(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors to be logged or stored: those on a GPU cross through pinned memory on a stream of their own, at once."""
     on_gpu = {name: leaf.detach() for name, leaf in named.items() if leaf.is_cuda}
     if not on_gpu:
-        return {name: leaf.detach() for name, leaf in named.items()}
+        return {name: leaf.detach().cpu() for name, leaf in named.items()}
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     copies = {}

@@ -106,7 +106,7 @@ class Method(fedlap.Method):
             return inputs, task.initial.new_full((len(inputs),), self.tau * len(index) / len(inputs))
         train, order = task.data.train, stream(task.streams.seed, "memory", client)
         index = index[torch.randperm(len(index), generator=order)]
-        label = train.targets[index] if _classes(task) > 1 else torch.zeros_like(index)
+        label = train.targets[index].cpu() if _classes(task) > 1 else torch.zeros_like(index)
         slots = index.new_zeros(_classes(task), self.points)
         weight = task.initial.new_zeros(_classes(task), self.points)
         for c in range(len(slots)):
