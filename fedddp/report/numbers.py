@@ -8,7 +8,8 @@ import numpy as np
 from fedddp.report.runs import Array, Run
 
 LAST = 3  # rounds that a reported number is the mean of, as in the published tables
-LESS_IS_BETTER = ("nll", "ece", "brier", "rmse", "loss", "perplexity")  # how the names of such metrics end
+# how the names of such metrics end, those of the least and greatest member (NAME_min, NAME_max) aside
+LESS_IS_BETTER = ("nll", "ece", "brier", "rmse", "loss", "perplexity", "residual", "missing", "objective")
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def sent(run: Run, way: str) -> float:
 
 
 def more_is_better(metric: str) -> bool:
-    return not metric.endswith(LESS_IS_BETTER)
+    return not metric.removesuffix("_min").removesuffix("_max").endswith(LESS_IS_BETTER)
 
 
 def curve(runs: list[Run], metric: str) -> tuple[Array, Array, Array]:

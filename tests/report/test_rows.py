@@ -3,8 +3,11 @@
 import shutil
 
 import pytest
+import torch
 
 from fedddp import report
+from fedddp.objective import OBJECTIVES, Binary, MultiLabel, NextToken, SquaredError
+from fedddp.report.numbers import more_is_better
 from fedddp.report.rows import best, group
 from fedddp.report.runs import read
 from tests.report.conftest import write_run
@@ -86,6 +89,29 @@ def test_less_is_better_for_a_loss(tmp_path):
         write_run(tmp_path / str(lr), {"local": {"lr": lr}}, {"nll": [1.0], "validation_nll": [nll]})
     kept, _ = best(read([tmp_path]), ["local.lr"], "nll")
     assert [run.config["local.lr"] for run in kept] == [0.2]
+
+
+MORE = {"accuracy", "macro_f1", "micro_f1", "precision", "recall_at_5"}
+LESS = {"nll", "ece", "brier", "perplexity", "rmse", "loss"}
+NEITHER = {"entropy"}
+
+
+def test_every_metric_of_an_objective_has_its_direction():
+    """A new one has to be sorted in here."""
+    labels = torch.tensor([[0, 1]])
+    targets = {MultiLabel: labels, NextToken: labels, SquaredError: torch.zeros(1, 2)}
+    found = set()
+    for objective in (kind() for kind in OBJECTIVES.values()):
+        outputs = torch.zeros(1, 2, 3) if isinstance(objective, NextToken) else torch.zeros(1, 2)
+        outputs = outputs[:, :1] if isinstance(objective, Binary) else outputs
+        tally = objective.tally(objective.probabilities(outputs), targets.get(type(objective), torch.tensor([1])))
+        found |= set(objective.metrics(tally))
+    assert found == MORE | LESS | NEITHER
+    for name in found - NEITHER:
+        for metric in (name, f"averaged_{name}", f"validation_{name}", f"{name}_min", f"{name}_max"):
+            assert more_is_better(metric) == (name in MORE), metric
+    assert more_is_better("ood_auroc")
+    assert not more_is_better("dual_residual")
 
 
 def test_without_a_held_out_part_there_is_no_choice(tmp_path):
