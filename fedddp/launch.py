@@ -1,16 +1,24 @@
-"""Ranks on this machine: torchrun's agent, started from here, with its noise turned into one line."""
+"""Ranks on this machine, as processes of their own that end together.
+
+They are forked from this process, which has imported everything: a second time would cost each of them seconds. CUDA
+cannot be used behind a fork, so beside GPUs torchrun's agent starts them anew.
+"""
 
 import ctypes
 import logging
 import os
 import signal
 import sys
+import tempfile
 import uuid
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
 
 from fedddp.config import Config
+from fedddp.jobs.meeting import Place, meet
+from fedddp.jobs.ranks import STOPS, Ranks
 
 
 def default_ranks(config: Config) -> int:
@@ -26,16 +34,52 @@ def default_ranks(config: Config) -> int:
     return min(cores, cohorts)
 
 
-def torchrun(ranks: int, words: list[str], threads: int) -> int:
-    """Run `python -m fedddp words...` on `ranks` ranks of this machine; the exit code."""
+def start(ranks: int, words: list[str], threads: int) -> int:
+    """`fedddp words...` on `ranks` ranks of this machine; the exit code."""
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    if Path("/sys/class/net/lo").exists():  # ranks of one machine talk over loopback
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if torch.cuda.is_available():
+        return _torchrun(ranks, words)
+    with tempfile.TemporaryDirectory() as folder:
+        return _fork(ranks, words, Path(folder))
+
+
+def _fork(ranks: int, words: list[str], folder: Path) -> int:
+    import fedddp.job  # noqa: F401  once, for all ranks
+
+    context, attempt, parent = get_context("fork"), uuid.uuid4().hex, os.getpid()
+    places = [Place(rank, ranks, rank, attempt, "localhost") for rank in range(ranks)]
+    job = Ranks([context.Process(target=_rank, args=(words, place, folder, parent)) for place in places])
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # until it is clear who has to act on them
+    for process in job.processes:
+        process.start()
+    with job.listening():
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+        code = job.wait()
+    return _say(job.failed, code)
+
+
+def _rank(words: list[str], place: Place, folder: Path, parent: int) -> None:
+    """A forked process as one rank."""
+    from fedddp.cli import main
+
+    os.environ["TORCHELASTIC_RUN_ID"] = place.attempt
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    end_with_parent()
+    if os.getppid() != parent:  # it was gone before it could take us along
+        return
+    kept = meet(folder, place)
+    main(words)
+    del kept
+
+
+def _torchrun(ranks: int, words: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    if Path("/sys/class/net/lo").exists():  # ranks of one machine talk over loopback
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     launch = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -51,13 +95,18 @@ def torchrun(ranks: int, words: list[str], threads: int) -> int:
         elastic_launch(launch, sys.executable)("-m", "fedddp", *words)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
-        if failure.exitcode < 0:
-            name = signal.Signals(-failure.exitcode).name
-            print(f"fedddp: rank {rank} was ended by {name}; go on with --resume", file=sys.stderr)
-        return failure.exitcode if failure.exitcode > 0 else 1
+        return _say(rank, failure.exitcode)
     except SignalException as error:
         return 128 + int(error.sigval)
     return 0
+
+
+def _say(rank: int, code: int) -> int:
+    """The exit code of a run whose rank ended with this one; a rank that could not speak for itself is spoken for."""
+    if code >= 0:
+        return code
+    print(f"fedddp: rank {rank} was ended by {signal.Signals(-code).name}; go on with --resume", file=sys.stderr)
+    return 1
 
 
 def keep_memory() -> None:

@@ -40,7 +40,7 @@ def call(arguments: argparse.Namespace, words: list[str]) -> int:
     given = [word for word in words if word.startswith("case=")]
     rest = [word for word in words if word not in given]
     for case in given or [f"case={name}" for name in CASES]:
-        code = launch.torchrun(arguments.ranks, ["bench", "memory", case, *rest], threads=1)
+        code = launch.start(arguments.ranks, ["bench", "memory", case, *rest], threads=1)
         if code:
             return code
     return 0

@@ -31,7 +31,7 @@ def call(arguments: argparse.Namespace, words: list[str]) -> int:
         return _rank(arguments, words)
     for ranks in RANKS:
         rounds = str(max(arguments.rounds, EARLY))
-        code = launch.torchrun(ranks, ["bench", "scale", *words, "--rounds", rounds], threads=1)
+        code = launch.start(ranks, ["bench", "scale", *words, "--rounds", rounds], threads=1)
         if code:
             return code
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 STUDIES = ("exchange", "steps")  # asked for by name; each prints a table of its own
-OWN_RANKS = ("memory", "scale")  # studies that start their ranks themselves
+OWN_RANKS = ("memory", "scale", "startup")  # studies that start their ranks themselves
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def call(arguments: argparse.Namespace) -> int:
         code: int = import_module(f"fedddp.bench.{names[0]}").call(arguments, words)
         return code
     if "RANK" not in os.environ and arguments.ranks > 1:
-        return launch.torchrun(arguments.ranks, arguments.all_words, threads=1)
+        return launch.start(arguments.ranks, arguments.all_words, threads=1)
     return _measure(names, words, arguments)
 
 

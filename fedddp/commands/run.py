@@ -27,7 +27,7 @@ def call(arguments: argparse.Namespace) -> int:
     if "RANK" not in os.environ:
         ranks = arguments.ranks or launch.default_ranks(config)
         if ranks > 1:
-            return launch.torchrun(ranks, arguments.all_words, config.federation.threads)
+            return launch.start(ranks, arguments.all_words, config.federation.threads)
     launch.end_with_parent()
     return work(config, out, arguments.resume)
 

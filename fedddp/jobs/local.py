@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -22,11 +21,11 @@ from types import FrameType
 
 from fedddp.jobs import lock, rank, states, ticket
 from fedddp.jobs.meeting import Place, meet
+from fedddp.jobs.ranks import Ranks
 from fedddp.jobs.runs import Run
 from fedddp.jobs.ticket import Ticket
 
 PRELOAD = ["fedddp.job", "fedddp.commands.run", "fedddp.pictures", "torch.utils.tensorboard"]
-GRACE = 10.0  # seconds that the other ranks have to end after one failed
 
 
 @dataclass
@@ -35,25 +34,10 @@ class Job:
 
     run: Run
     slot: int
-    processes: list[BaseProcess]
-    failed_at: float = 0.0
-
-    def over(self) -> bool:
-        """Whether all ranks have ended; ranks that outlive a failed one for long are ended."""
-        codes = [process.exitcode for process in self.processes]
-        if any(codes):
-            self.failed_at = self.failed_at or time.monotonic()
-            if time.monotonic() - self.failed_at > GRACE:
-                self.signal(signal.SIGKILL)
-        return None not in codes
-
-    def signal(self, number: int) -> None:
-        for process in self.processes:
-            if process.exitcode is None and process.pid:
-                os.kill(process.pid, number)
+    ranks: Ranks
 
     def outcome(self) -> str:
-        codes = {process.exitcode for process in self.processes}
+        codes = {process.exitcode for process in self.ranks.processes}
         if codes == {0}:
             return "done"
         return "stopped" if codes <= {0, rank.STOPPED, -signal.SIGTERM} else "failed"
@@ -102,8 +86,8 @@ class Pool:
         while (self.waiting and not self.stop) or self.jobs:
             while self.waiting and not self.stop and len(self.jobs) < self.slots:
                 self._start(self.waiting.popleft(), context)
-            connection.wait([p.sentinel for job in self.jobs for p in job.processes], timeout=0.5)
-            for job in [job for job in self.jobs if job.over()]:
+            connection.wait([p.sentinel for job in self.jobs for p in job.ranks.processes], timeout=0.5)
+            for job in [job for job in self.jobs if job.ranks.over()]:
                 self.jobs.remove(job)
                 self._end(job, total)
         return self.ended
@@ -111,7 +95,7 @@ class Pool:
     def _ask(self, number: int, _: FrameType | None) -> None:
         """Stop after the current rounds; at once if asked again."""
         for job in self.jobs:
-            job.signal(signal.SIGKILL if self.stop else signal.SIGTERM)
+            job.ranks.signal(signal.SIGKILL if self.stop else signal.SIGTERM)
         self.stop = True
 
     def _ticket(self, run: Run) -> Ticket:
@@ -133,7 +117,7 @@ class Pool:
             work = (mine.job, str(run.folder.absolute()), place, log, devices)
             processes.append(context.Process(target=_rank, args=work))
             processes[-1].start()
-        self.jobs.append(Job(run, slot, processes))
+        self.jobs.append(Job(run, slot, Ranks(processes)))
 
     def _end(self, job: Job, total: int) -> None:
         outcome, mine = job.outcome(), self._ticket(job.run)
