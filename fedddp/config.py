@@ -294,8 +294,9 @@ def typed(section: str, schema: type[Any], given: Mapping[str, Any]) -> tuple[An
     names = [f.name for f in fields(schema)]
     for key in given:
         _known(f"{section}.", key, names)
+    merged = OmegaConf.structured(schema)
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema), dict(given))
+        merged.merge_with(dict(given))
     except OmegaConfBaseException as error:
         for key in (key for key, value in given.items() if not _fits(schema, key, value)):
             wanted = next(f.type for f in fields(schema) if f.name == key)
