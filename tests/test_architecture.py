@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,15 @@ PACKAGE = Path(__file__).parent.parent / "fedddp"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -43,9 +50,8 @@ def test_imports_point_one_way():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_files_can_be_read_in_a_sitting(path):
-    text = path.read_text()
-    assert text.count("\n") <= 400
-    tree = ast.parse(text)
+    assert path.read_text().count("\n") <= 400
+    tree = parsed(path)
     assert ast.get_docstring(tree), "a module says what it is"
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):

@@ -30,6 +30,6 @@ def test_logistic_regression_is_drawn_and_comes_down(tmp_path):
     path = tmp_path / "logistic.png"
     duality_logistic.draw(path, source="digits", count=8, side=2, rounds=1)
     assert path.stat().st_size > 5000
-    found = duality_logistic.curves(duality_logistic.problem("digits", 20, 2), rounds=2)
+    found = duality_logistic.curves(duality_logistic.problem("digits", 12, 2), rounds=2)
     best = found["all data"][0]
     assert best - 1 < found["BayesADMM"][-1] < found["BayesADMM"][0]

@@ -14,7 +14,7 @@ def test_the_toy_is_drawn(exchange, tmp_path):
 
 def test_bias_grows_with_fedavgs_steps_and_falls_with_fedpas_samples(tmp_path):
     """In 10 dimensions; with one sample the two agree in the end."""
-    found = fedpa_bias_variance.study(10, most=20, count=3, starts=3)
+    found = fedpa_bias_variance.study(10, most=20, count=2, starts=3)
     averaged, _ = fedpa_bias_variance.bias_and_variance(found.averaged, found.exact)
     sampled, variance = fedpa_bias_variance.bias_and_variance(found.sampled, found.exact)
     assert averaged[-1] > 1.3 * averaged[:3].min()

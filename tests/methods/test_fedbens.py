@@ -119,7 +119,7 @@ class Counted(toy.Exact):
 @pytest.mark.parametrize("structure", ["diag", "kron"])
 def test_removing_a_client_is_never_having_had_it(exchange, structure):
     task = toy.task()
-    settings = {"structure": structure, "prior_at_clients": True, "steps": 200, **GAUSSIAN}
+    settings = {"structure": structure, "prior_at_clients": True, "steps": 120, **GAUSSIAN}
     local = Counted()
     left = toy.iterate(toy.federation(fedbens.Method(leave=[1], **settings), local, task, exchange), 2)
     never = toy.iterate(toy.federation(fedbens.Method(join=[1], **settings), toy.Exact(), task, exchange), 1)

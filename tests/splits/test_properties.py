@@ -16,7 +16,7 @@ from fedddp.splits import Shards
 ALL = [name for name in registry.names("split") if name != "file"]  # a file says itself who holds what
 WHOLE = ["iid", "dirichlet", "class_dirichlet", "client_dirichlet", "balanced_dirichlet", "shards", "lognormal"]
 ALPHAS = st.floats(-6, 15).map(lambda exponent: 10**exponent)
-QUICK = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 def some(targets: list[int] | Tensor, clients: int = 4) -> Examples:
@@ -54,7 +54,7 @@ def test_every_point_once_and_none_too_small(name, targets, clients, alpha, mini
 
 
 @pytest.mark.parametrize("name", WHOLE)
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=6, deadline=None, derandomize=True)
 @example(clients=10_000, alpha=1e-6, minimum=1)
 @example(clients=10_000, alpha=0.5, minimum=1)
 @given(clients=st.integers(1, 10_000), alpha=ALPHAS, minimum=st.integers(0, 1))
