@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 STUDIES = ("exchange", "steps")  # asked for by name; each prints a table of its own
-OWN_RANKS = ("memory", "scale", "startup")  # studies that start their ranks themselves
+OWN_RANKS = ("memory", "predict", "scale", "startup")  # studies that start their ranks themselves
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +16,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--predict", action="store_true", help="what a round would cost, from measured constants")
+    parser.add_argument("--clients", type=int, help="with --predict: of the federation asked about")
+    parser.add_argument("--params", type=int, help="with --predict: of its model")
+    parser.add_argument("--bandwidth", type=float, help="with --predict: bytes per second between ranks")
     parser.add_argument("--out", type=Path, help="also write every measurement to this JSON file")
 
 
@@ -29,6 +33,8 @@ def call(arguments: argparse.Namespace) -> int:
         if name not in known:
             raise ValueError(f"{name}: unknown workload; choose from {', '.join(known)}")
     words = [w for w in arguments.words if "=" in w]
+    if arguments.predict:
+        names = ["predict"]
     if names[0] in OWN_RANKS:
         code: int = import_module(f"fedddp.bench.{names[0]}").call(arguments, words)
         return code
