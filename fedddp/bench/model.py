@@ -2,7 +2,7 @@
 
     round    = planning + local work of the busiest rank + exchange + evaluation
     local    = Σ_cohorts  cohort + step · longest + row · steps + flop · F B steps + number · P steps
-    exchange = 2 trip ⌈log2 R⌉ + word · words + 2 (R-1)/R · 8 words / bandwidth        (two sums; the large one a ring)
+    exchange = 2 trip max(1, ⌈log2 R⌉) + word · words + 2 (R-1)/R · 8 words / bandwidth      (two sums, one a ring)
     planning = client · active,     evaluation = chunk · chunks + flop · 2 P examples, shared out over ranks
 
 with P parameters, F floating-point operations per example (forward and backward), B examples in a batch, and R ranks.
@@ -65,17 +65,20 @@ def predict(machine: Machine, task: Round) -> dict[str, float]:
     for rank, work in task.works:
         local[rank] += seconds(machine, task, work)
     chunks = ceil(task.tests / CHUNK / task.ranks)  # of the busiest
-    others = (task.ranks - 1) / task.ranks
+    sent = 2 * (task.ranks - 1) / task.ranks * 8 * task.words
     parts = {
         "planning": machine.client * task.active,
         "local": max(local),
-        "exchange": 2 * machine.trip * ceil(log2(task.ranks))
-        + machine.word * task.words
-        + 2 * others * 8 * task.words / machine.bandwidth,
+        "exchange": hops(task.ranks) * machine.trip + machine.word * task.words + sent / machine.bandwidth,
         "evaluation": chunks * machine.chunk
         + machine.flop * 2 * task.params * min(chunks * CHUNK, ceil(task.tests / task.ranks)),
     }
     return parts | {"round": sum(parts.values()), "busy": sum(local) / task.ranks / max(local)}
+
+
+def hops(ranks: int) -> int:
+    """Trips that follow one another in the two sums of an exchange, along trees; a rank alone still calls them."""
+    return 2 * max(1, ceil(log2(ranks)))
 
 
 def seconds(machine: Machine, task: Round, work: Work) -> float:

@@ -21,7 +21,7 @@ import torch
 
 from fedddp import config as configuration
 from fedddp import launch
-from fedddp.bench.model import CHUNK, Machine, Round, features, predict
+from fedddp.bench.model import CHUNK, Machine, Round, features, hops, predict
 from fedddp.build import make_federation, make_task
 from fedddp.evaluate import Evaluator
 from fedddp.exchange import Exchange
@@ -202,8 +202,7 @@ def calibrate(runs: Sequence[Measured], exchange: Exchange) -> Machine:
     trips, word = fit([(1.0, run.task.words) for run in runs], summed)
     (client,) = fit([(run.task.active,) for run in runs], [median(run.parts["plan"]) for run in runs])
     chunk = min(median(run.parts["evaluate"]) / -(-run.task.tests // (CHUNK * run.task.ranks)) for run in runs)
-    hops = 2 * max(1, (exchange.world_size - 1).bit_length())
-    return Machine(cohort, step, row, flop, number, trips / hops, word, client=client, chunk=chunk)
+    return Machine(cohort, step, row, flop, number, trips / hops(exchange.world_size), word, client=client, chunk=chunk)
 
 
 def _flops(sizes: Sequence[int]) -> int:
@@ -212,7 +211,7 @@ def _flops(sizes: Sequence[int]) -> int:
 
 
 def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """Least squares of relative errors, no constant below 0."""
+    """Least squares of relative errors, no constant below 0; then right in the mean, since noise makes those low."""
     table = np.array(rows) / np.array(seconds)[:, None]
     scale = table.max(0)
     free = list(range(table.shape[1]))
@@ -223,4 +222,4 @@ def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float
         free.pop(int(found.argmin()))
     constants = np.zeros(table.shape[1])
     constants[free] = np.maximum(found, 0) / scale[free]
-    return [float(value) for value in constants]
+    return [float(value) for value in constants * np.mean(1 / (table @ constants))]
