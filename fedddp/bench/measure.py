@@ -16,7 +16,7 @@ from torch import Tensor
 from fedddp import config as configuration
 from fedddp.bench.bare import Bare
 from fedddp.bench.contender import Contender
-from fedddp.bench.plain import Plain
+from fedddp.bench.plain import Plain, PlainBayes
 from fedddp.bench.workloads import WORKLOADS
 from fedddp.build import make_federation, make_task
 from fedddp.cohort import Cohort
@@ -30,8 +30,8 @@ class Ours(Contender):
     """Rounds as a run has them, records included."""
 
     def __init__(self, federation: Federation, rounds: int, folder: Path) -> None:
-        self.federation, self.parts = federation, defaultdict[str, float](float)
-        self.server, self.rounds = federation.method.init_server(federation.task), rounds
+        self.federation, self.parts = federation, defaultdict[str, list[float]](list)
+        self.server = federation.method.init_server(federation.task)
         quiet = Recorder(folder, rounds, 0, "bench", quiet=True) if federation.exchange.rank == 0 else None
         self.recorder = quiet
 
@@ -47,7 +47,14 @@ class Ours(Contender):
         if self.recorder is not None:
             self.recorder.round({"round": number, "train_loss": report.train_loss, "seconds": done - start}, {})
         for part, value in {**report.seconds, "records": time.perf_counter() - done}.items():
-            self.parts[part] += value / self.rounds
+            self.parts[part].append(value)
+
+    def shares(self) -> dict[str, float]:
+        """Seconds per round of each part; what a rank waits in the exchange for the slower ones is `waiting`."""
+        mean = {part: statistics.mean(values) for part, values in self.parts.items()}
+        micro = [-int(1e6 * value) for value in self.parts["exchange"]]
+        quickest = -statistics.mean(self.federation.exchange.agree(micro)) / 1e6  # of the rank that came last
+        return {**mean, "exchange": quickest, "waiting": mean["exchange"] - quickest}
 
 
 def compare(name: str, words: list[str], rounds: int, exchange: Exchange) -> dict[str, Any]:
@@ -59,7 +66,8 @@ def compare(name: str, words: list[str], rounds: int, exchange: Exchange) -> dic
     contenders: dict[str, Contender] = {}
     with tempfile.TemporaryDirectory() as folder:
         contenders["fedddp"] = ours = Ours(federation, rounds, Path(folder))
-        contenders["plain"] = Plain(task, config, federation.plan.at_home(exchange.rank).tolist(), exchange)
+        plain = PlainBayes if solver == "ivon" else Plain
+        contenders["plain"] = plain(task, config, federation.plan.at_home(exchange.rank).tolist(), exchange)
         if federation.oracle.chain is not None and solver in ("sgd", "adam"):
             mine = federation.plan.cohorts(torch.arange(task.num_clients), memory=not federation.store.empty)
             cohorts = [Cohort(a.ids, 0, task, federation.oracle) for a in mine if a.rank == exchange.rank]
@@ -69,7 +77,7 @@ def compare(name: str, words: list[str], rounds: int, exchange: Exchange) -> dic
             ours.recorder.close()
     for contender, result in found.items():
         result["accuracy"] = evaluate(task, exchange, contenders[contender].theta.unsqueeze(0))["accuracy"]
-    found["fedddp"] |= ours.parts
+    found["fedddp"] |= ours.shares()
     return {"workload": name, "solver": solver, "ranks": exchange.world_size, **found}
 
 

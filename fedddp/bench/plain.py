@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedddp.bench.contender import Contender
+from fedddp.build import make_module
 from fedddp.config import Config
 from fedddp.exchange import Exchange
 from fedddp.rng import permutations
@@ -13,70 +14,100 @@ from fedddp.task import Task
 
 
 class Plain(Contender):
-    """Federated averaging (or, with ivon-opt, precision-weighted averaging) as a loop over this rank's clients."""
+    """Federated averaging as a loop over this rank's clients."""
 
     def __init__(self, task: Task, config: Config, clients: list[int], exchange: Exchange) -> None:
         self.task, self.local, self.solver, self.exchange = task, config.local, config["local.name"], exchange
-        self.method = config.method
-        self.precision: Tensor | None = None  # of the server, which ivon-opt's curvature goes on from
-        self.module = task.module
+        self.module, _ = make_module(config, task.data, task.objective.outputs(task.data), task.dtype)
         self.inputs = task.data.prepare(task.data.train.inputs, task.dtype)  # floats in memory: the quickest to read
         self.targets = task.data.train.targets
         self.clients, self.theta = clients, task.initial
 
     def round(self, number: int) -> None:
         """The server's parameters after every client's epoch."""
-        theta = self.theta
-        top, bottom = torch.zeros_like(theta), torch.zeros_like(theta)
+        total = torch.zeros_like(self.theta)
         for client in self.clients:
-            nn.utils.vector_to_parameters(theta.clone(), self.module.parameters())  # parameters become views of it
-            weight = self._train(client, number)
-            top += weight * nn.utils.parameters_to_vector(self.module.parameters()).detach()
-            bottom += weight
-        both = torch.cat([top, bottom])
-        self.exchange.add_floats(both)
-        top, bottom = both.chunk(2)
-        self.precision = bottom / self.task.num_clients
-        self.theta = top / bottom
+            self._train(client, number, self._optimiser(self.theta))
+            total += len(self.task.shards.of_client(client)) * self._parameters()
+        self.theta = self.exchange.add_floats(total) / int(self.task.num_examples.sum())
 
-    def _train(self, client: int, number: int) -> Tensor | float:
-        """An epoch on one client's data, in the order that fedddp takes; the client's weight in the average."""
+    def _optimiser(self, theta: Tensor) -> Any:
+        """At the server's parameters, with no memory of earlier rounds."""
+        nn.utils.vector_to_parameters(theta.clone(), self.module.parameters())  # parameters become views of it
+        kind = torch.optim.Adam if self.solver == "adam" else torch.optim.SGD
+        return kind(self.module.parameters(), lr=self.local.lr)
+
+    def _train(self, client: int, number: int, optimiser: Any) -> None:
+        """An epoch on one client's data, in the order that fedddp takes."""
         self.module.train()
         index = self.task.shards.of_client(client)
         key = torch.tensor([self.task.streams.key("order", number, client)])
         order = index[permutations(key, torch.tensor([len(index)]))[0]]
-        optimiser = self._optimiser(len(index))
         for batch in order.split(self.local.batch_size):
             self._step(optimiser, self.inputs[batch], self.targets[batch])
-        if self.solver != "ivon":
-            return float(len(index))
-        group = optimiser.param_groups[0]
-        precision: Tensor = group["ess"] * (group["hess"] + group["weight_decay"])
-        return precision
-
-    def _optimiser(self, count: int) -> Any:
-        parameters = self.module.parameters()
-        if self.solver == "ivon":
-            return self._ivon(parameters, count / (self.method.rho * self.method.temperature))
-        if self.solver == "adam":
-            return torch.optim.Adam(parameters, lr=self.local.lr)
-        return torch.optim.SGD(parameters, lr=self.local.lr)
-
-    def _ivon(self, parameters: Any, ess: float) -> Any:
-        import ivon
-
-        options = {"beta2": self.local.beta2, "hess_init": self.local.hess_init, "weight_decay": 1e-6}
-        optimiser = ivon.IVON(parameters, lr=self.local.lr, ess=ess, rescale_lr=False, **options)
-        if self.precision is not None:
-            optimiser.param_groups[0]["hess"].copy_(self.precision / ess)
-        return optimiser
 
     def _step(self, optimiser: Any, inputs: Tensor, targets: Tensor) -> None:
-        if self.solver == "ivon":
-            with optimiser.sampled_params(train=True):
-                optimiser.zero_grad()
-                self.task.objective.loss(self.module(inputs), targets).mean().backward()
-        else:
-            optimiser.zero_grad()
-            self.task.objective.loss(self.module(inputs), targets).mean().backward()
+        self._backward(optimiser, inputs, targets)
+        optimiser.step()
+
+    def _backward(self, optimiser: Any, inputs: Tensor, targets: Tensor) -> None:
+        optimiser.zero_grad()
+        self.task.objective.loss(self.module(inputs), targets).mean().backward()
+
+    def _parameters(self) -> Tensor:
+        return nn.utils.parameters_to_vector(self.module.parameters()).detach()
+
+
+class PlainBayes(Plain):
+    """BayesADMM around ivon-opt. Natural parameters are (precision x mean, precision), [2, P].
+
+    A client's cavity N(c/C, 1/C) goes in as ivon-opt's weight decay C/ess and as a shift c/ess of the gradient, which
+    leaves its estimate of curvature alone.
+    """
+
+    def __init__(self, task: Task, config: Config, clients: list[int], exchange: Exchange) -> None:
+        super().__init__(task, config, clients, exchange)
+        self.method = config.method
+        prior = torch.full_like(self.theta, self.method.delta)
+        self.lam = self.sites = torch.stack([torch.zeros_like(prior), prior])
+        self.duals = {client: torch.zeros_like(self.lam) for client in clients}
+
+    def round(self, number: int) -> None:
+        mean, change = torch.zeros_like(self.lam), torch.zeros_like(self.lam)
+        for client in self.clients:
+            own = self._posterior(client, number)
+            step = self.method.damping * self.method.rho * (own - self.lam)
+            self.duals[client] += step
+            mean += own / self.task.num_clients
+            change += step
+        mean, change = self.exchange.add_floats(torch.stack([mean, change]))
+        alpha = self.method.alpha or 1 / (1 + self.method.rho * self.task.num_clients)
+        self.sites = self.sites + change
+        self.lam = (1 - alpha) * mean + alpha * self.sites
+        self.theta = self.lam[0] / self.lam[1]
+
+    def _posterior(self, client: int, number: int) -> Tensor:
+        """A client's natural parameters after its epoch."""
+        optimiser, ess = self._ivon(client, number)
+        self._train(client, number, optimiser)
+        precision = ess * (optimiser.param_groups[0]["hess"] + optimiser.param_groups[0]["weight_decay"])
+        return torch.stack([precision * self._parameters(), precision])
+
+    def _ivon(self, client: int, number: int) -> tuple[Any, float]:
+        import ivon
+
+        nn.utils.vector_to_parameters(self.theta.clone(), self.module.parameters())
+        ess = len(self.task.shards.of_client(client)) / (self.method.rho * self.method.temperature)
+        options = {"lr": self.local.lr, "beta2": self.local.beta2, "rescale_lr": False}
+        optimiser = ivon.IVON(self.module.parameters(), ess=ess, hess_init=self.local.hess_init, **options)
+        shift, pull = (self.lam - self.duals[client] / self.method.rho) / ess
+        group = optimiser.param_groups[0]
+        group["weight_decay"], self.shift = pull, shift
+        group["hess"] = self.lam[1] / ess - pull + (self.local.hess_init if number == 0 else 0)
+        return optimiser, ess
+
+    def _step(self, optimiser: Any, inputs: Tensor, targets: Tensor) -> None:
+        with optimiser.sampled_params(train=True):
+            self._backward(optimiser, inputs, targets)
+        optimiser.state["avg_grad"].sub_(self.shift)
         optimiser.step()

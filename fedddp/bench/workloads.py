@@ -47,14 +47,14 @@ WORKLOADS = {
         (
             "method=bayes_admm",
             *MLP,
-            "method.damping=1e-6",  # ivon-opt knows neither duals
-            "method.alpha=1e-6",  # nor sites: hold them at 0
-            "method.temperature=0.0001",
-            "method.delta=1e-3",
-            "local.lr=0.008",
+            "method.rho=1",
+            "method.damping=0.001",
+            "method.temperature=0.001",
+            "method.delta=0.1",
+            "local.lr=0.01",
             "local.hess_init=0.01",
             "local.beta2=0.9999",
-            "local.keep=false",
+            "local.keep=false",  # the momentum, as ivon-opt starts from none
         ),
         "2x",
     ),

@@ -77,4 +77,5 @@ def _line(row: dict[str, Any]) -> str:
     if "bare" in row:
         words.append(f"bare {row['bare']['seconds']:.3f} s ({row['bare']['accuracy']:.4f})")
         words.append(f"overhead {ours['seconds'] / row['bare']['seconds']:.2f}x")
-    return "  ".join([*words, f"exchange+server+records {rest:.1%}"])
+    waiting = ours["waiting"] / ours["seconds"]
+    return "  ".join([*words, f"exchange+server+records {rest:.1%}, waiting {waiting:.1%}"])
