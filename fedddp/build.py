@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +15,9 @@ from fedddp.cost import Cost
 from fedddp.data import Dataset
 from fedddp.exchange import Exchange
 from fedddp.federate import Federation
+from fedddp.fits import Kept
 from fedddp.graphs import Graphed, cuda_recorder
+from fedddp.local import Point
 from fedddp.objective import choose
 from fedddp.oracle import Oracle
 from fedddp.params import Layout, refuse_batch_norm
@@ -72,7 +76,7 @@ def make_federation(config: Config, task: Task, exchange: Exchange, measured: Se
     return Federation(
         task=task,
         method=method,
-        local=config.local,
+        local=make_local(config),
         exchange=exchange,
         plan=plan,
         store=ClientStore.make(ids, lambda n: method.init_clients(n, task, config.local), config.federation.rows),
@@ -82,6 +86,12 @@ def make_federation(config: Config, task: Task, exchange: Exchange, measured: Se
         skip_bad=config.federation.on_bad_client == "skip",
         waits=config.federation.rows,
     )
+
+
+def make_local(config: Config) -> Any:
+    """The solver; one that shares its first fits, if asked to."""
+    folder = config.federation.fits
+    return Kept(config.local, Path(folder)) if folder and isinstance(config.local, Point) else config.local
 
 
 def make_oracle(config: Config, task: Task) -> Oracle:

@@ -45,7 +45,7 @@ class Cohort:
     def __len__(self) -> int:
         return len(self.ids)
 
-    @property
+    @cached_property
     def sizes(self) -> Tensor:
         """[C] examples of each client, as integers."""
         return self.task.num_examples[list(self.ids)]
@@ -148,7 +148,7 @@ class Cohort:
 
     def keys(self, purpose: str) -> list[int]:
         """Each client's own key in this round."""
-        return [self.task.streams.key(purpose, self.round, client) for client in self.ids]
+        return self.task.streams.keys(purpose, self.round, self.ids)
 
     def noise(self, purpose: str = "noise") -> Normal:
         return Normal([torch.Generator().manual_seed(key) for key in self.keys(purpose)])

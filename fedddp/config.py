@@ -41,6 +41,7 @@ NO_EFFECT = (
     "data.root",
     "federation.timeout",
     "federation.rows",
+    "federation.fits",
     "federation.graphs",
     "federation.measured_width",
     "checkpoint.",
@@ -67,6 +68,7 @@ class Federation:
     check_every: int = 10  # rounds between two checks that all ranks hold the same server state
     timeout: float = 600.0  # seconds to wait for another rank
     rows: str = "device"  # where client memory is kept and sums wait: device, host or file (in TMPDIR); same bits
+    fits: str = ""  # a folder for the clients' first fits, which one-shot methods can then share; same bits
 
     def __post_init__(self) -> None:
         name = "federation"

@@ -1,5 +1,6 @@
 """Random streams named by what they are for, never by the rank that draws them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -13,7 +14,10 @@ _MIX = (-0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)  # the two multipliers of spli
 
 def key(*name: int | str) -> int:
     """A 63-bit number for a name such as (seed, "noise", round, client)."""
-    digest = blake2b(repr(name).encode(), digest_size=8).digest()
+    return _number(blake2b(repr(name).encode(), digest_size=8).digest())
+
+
+def _number(digest: bytes) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
@@ -41,6 +45,18 @@ class Streams:
         elif self.kind == "frozen":
             round_, client = -1, -1
         return key(self.seed, purpose, round_, client, *more)
+
+    def keys(self, purpose: str, round_: int, clients: Sequence[int]) -> list[int]:
+        """`key` of each client; what their names share is written and hashed once."""
+        if self.kind != "independent":
+            return [self.key(purpose, round_, -1)] * len(clients)
+        shared = blake2b(f"({self.seed!r}, {purpose!r}, {round_!r}, ".encode(), digest_size=8)
+        found = []
+        for client in clients:
+            own = shared.copy()
+            own.update(b"%d)" % client)
+            found.append(_number(own.digest()))
+        return found
 
     def generator(self, purpose: str, round_: int, client: int, *more: int) -> torch.Generator:
         return torch.Generator().manual_seed(self.key(purpose, round_, client, *more))

@@ -1,10 +1,11 @@
 """Streams are keyed by name alone; permutations are permutations, row by row."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedddp.rng import Streams, key, permutations, stream
+from fedddp.rng import STREAMS, Streams, key, permutations, stream
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**62), st.integers(1, 40)), min_size=1, max_size=6))
@@ -38,3 +39,10 @@ def test_kinds_of_streams():
     assert own.key("noise", 1, 2) != own.key("noise", 1, 3)
     assert common.key("noise", 1, 2) == common.key("noise", 1, 3) != common.key("noise", 2, 3)
     assert frozen.key("noise", 1, 2) == frozen.key("noise", 5, 3) != frozen.key("order", 5, 3)
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_keys_of_many_clients_are_the_keys_of_each(kind):
+    streams = Streams(62, kind)
+    ids = [0, 7, 10**6]
+    assert streams.keys("order", 3, ids) == [streams.key("order", 3, client) for client in ids]

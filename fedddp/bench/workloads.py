@@ -19,7 +19,7 @@ MLP = [
     "local.batch_size=32",
 ]
 LOGISTIC = ["split.clients=1000", "model.name=logistic", "local.batch_size=20"]
-FEW = ["split.clients=20", "data.fraction=0.1", "local.batch_size=32"]
+FEW = ["split.clients=20", "local.batch_size=32"]
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,13 @@ WORKLOADS = {
         "2x",
     ),
     "b_sgd": Workload("1,000 clients, logistic regression, batch 20, SGD", _fedavg(*LOGISTIC, "local.lr=0.1"), "8x"),
-    "lenet": Workload("20 clients, LeNet, batch 32, SGD", _fedavg(*FEW, "model.name=lenet", "local.lr=0.05"), "1x"),
+    "lenet": Workload(
+        "20 clients, LeNet, a fifth of the data, batch 32, SGD",
+        _fedavg(*FEW, "data.fraction=0.2", "model.name=lenet", "local.lr=0.1"),
+        "1x",
+    ),
     "zenke": Workload(
-        "20 clients, the CNN of Zenke et al., CIFAR-10, batch 32, SGD",
+        "20 clients, the CNN of Zenke et al., 2 % of CIFAR-10, batch 32, SGD",
         _fedavg(*FEW, "data.name=cifar10", "data.fraction=0.02", "model.name=zenke_cnn", "local.lr=0.05"),
         "1x",
     ),

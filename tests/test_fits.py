@@ -1,0 +1,60 @@
+"""Fits that methods share are bit for bit what each would have trained."""
+
+import pytest
+
+from tests.small import run, settings
+
+ONE_SHOT = ["fedbens", "fedfisher", "fisher_merge", "regmean"]
+MORE = ["federation.rounds=1", "model.name=mlp", "model.hidden=[12]"]
+
+
+def play(method: str, folder, fits=None, *words: str) -> str:
+    given = [] if fits is None else [f"federation.fits={fits}"]
+    return run(settings(method, *MORE, *given, *words), str(folder))["checksum"]
+
+
+def files(folder) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_methods_train_their_clients_once(worlds, tmp_path):
+    fits = tmp_path / "fits"
+    alone = {m: worlds(1).run(play, m, tmp_path / f"{m}-alone")[0] for m in ONE_SHOT}
+    shared = {m: worlds(1).run(play, m, tmp_path / m, fits)[0] for m in ONE_SHOT}
+    assert shared == alone
+    assert worlds(2).run(play, "fedbens", tmp_path / "two", fits)[0] == alone["fedbens"]
+    # fedbens goes first: three cohorts (of 3, 3 and 1 clients), two members each; the others take its first members
+    assert len(files(fits)) == 6
+
+
+def test_what_is_kept_is_what_is_used(worlds, tmp_path):
+    fits = tmp_path / "fits"
+    expected = worlds(1).run(play, "fisher_merge", tmp_path / "a", fits)[0]
+    for path in fits.iterdir():
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])  # a damaged file is trained again
+    assert worlds(1).run(play, "fisher_merge", tmp_path / "b", fits)[0] == expected
+    for path in fits.iterdir():
+        data = bytearray(path.read_bytes())
+        data[-200] ^= 1  # a file with other numbers is believed: so it was not trained again
+        path.write_bytes(bytes(data))
+    assert worlds(1).run(play, "fisher_merge", tmp_path / "c", fits)[0] != expected
+
+
+@pytest.mark.parametrize(
+    "word", ["seed=5", "local.lr=0.05", "local.batch_size=4", "split.alpha=0.3", "model.activation=tanh"]
+)
+def test_another_fit_is_not_taken(worlds, tmp_path, word):
+    fits = tmp_path / "fits"
+    worlds(1).run(play, "fisher_merge", tmp_path / "a", fits)
+    before = files(fits)
+    expected = worlds(1).run(play, "fisher_merge", tmp_path / "b", None, word)[0]
+    assert worlds(1).run(play, "fisher_merge", tmp_path / "c", fits, word)[0] == expected
+    assert len(files(fits)) == 2 * len(before)
+
+
+def test_later_rounds_are_not_kept(worlds, tmp_path):
+    fits = tmp_path / "fits"
+    rounds = worlds(1).run(play, "fedavg", tmp_path / "a", fits, "federation.rounds=3")[0]
+    assert rounds == worlds(1).run(play, "fedavg", tmp_path / "b", None, "federation.rounds=3")[0]
+    assert len(files(fits)) == 3
