@@ -10,6 +10,7 @@ rho = 1/K it is done after one round. With alpha=1 and rho=1 it is damped PVI.
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fedddp.cohort import Cohort
@@ -35,13 +36,17 @@ class Method(Settings):
         self, server: Server, clients: Clients, cohort: Cohort, local: Posterior
     ) -> tuple[Clients, Message]:
         lam, solver = self.fit(server, clients, cohort, local, self.rho)
-        change = self.dual_change(lam, server.lam)
-        return Clients(clients.dual + change, solver), {"lam": Mean(lam), "dual_change": Sum(change)}
+        dual = clients.dual + self.dual_change(lam, server.lam)
+        return Clients(dual, solver), {"lam": Mean(lam), "clients": Sum(torch.ones_like(cohort.num_examples))}
 
     def dual_change(self, lam: Tensor, anchor: Tensor) -> Tensor:
         return (lam - anchor).mul_(self.damping * self.rho)
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
+        """A dual's change is linear in lam_k, so the mean tells the sum of all changes and they need not be sent."""
+        change = total["clients"] * self.dual_change(total["lam"], server.lam)
+        return self.mix(total["lam"], server.sites + change, task)
+
+    def mix(self, mean: Tensor, sites: Tensor, task: Task) -> Server:
         alpha = self.alpha or 1 / (1 + self.rho * task.num_clients)
-        sites = server.sites + total["dual_change"]
-        return Server((1 - alpha) * total["lam"] + alpha * sites, sites)
+        return Server((1 - alpha) * mean + alpha * sites, sites)

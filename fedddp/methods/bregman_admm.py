@@ -2,7 +2,7 @@
 
     client   q_k as in bayes_admm
              v_k <- v_k + rho (m_k - m),    u_k <- u_k - 2 rho (m_k² + 1/s_k - m² - 1/s)
-    server   as in bayes_admm
+    server   as in bayes_admm, but told of the duals' changes, which the mean of lam_k does not tell
 
 The multiplier of mu = (m, m² + 1/s) is (v, -½u). Fixed points are those of bayes_admm, the way there is longer.
 """
@@ -12,11 +12,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedddp.cohort import Cohort
+from fedddp.local import Posterior
 from fedddp.methods import bayes_admm
+from fedddp.methods._sites import Clients, Server
+from fedddp.reduce import Message, Sum, Totals
+from fedddp.task import Task
 
 
 @dataclass
 class Method(bayes_admm.Method):
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: Posterior
+    ) -> tuple[Clients, Message]:
+        after, message = super().client_step(server, clients, cohort, local)
+        change = self.dual_change(message["lam"].value, server.lam)
+        return after, {"lam": message["lam"], "dual_change": Sum(change)}
+
+    def server_step(self, server: Server, total: Totals, task: Task) -> Server:
+        return self.mix(total["lam"], server.sites + total["dual_change"], task)
+
     def dual_change(self, lam: Tensor, anchor: Tensor) -> Tensor:
         """Our mu has -½(m² + 1/s) in its second part, where u belongs: -2·Δ(m² + 1/s) = 4·Δ(-½(m² + 1/s))."""
         moved = self.family.expectation(lam) - self.family.expectation(anchor)

@@ -148,8 +148,7 @@ def test_client_steps_to_convergence_make_the_server_step_a_bayesian_learning_ru
         sites += natural_gradient(cohort, server.lam, solver, method.family)
         total += clients.dual[0]
     alpha = 1 / (1 + 4.0 * task.num_clients)
-    start = server._replace(sites=method.init_server(task).lam)
-    stepped = method.server_step(start, {"lam": server.lam, "dual_change": total}, task)
+    stepped = method.mix(server.lam, method.init_server(task).lam + total, task)
     close(stepped.lam, (1 - alpha) * server.lam + alpha * sites, 1e-8)
 
 
