@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fedddp.shared import Shared, open_shared
 
-SHARED = 1 << 15  # words of a sum for which shared memory is quicker than sockets
 PIECE = 1 << 20  # words of a long sum that go together: the buffers do not grow with the message
 ON_THE_WAY = 4  # pieces at once
 
@@ -29,13 +28,14 @@ class PeerFailed(RuntimeError):
 class Exchange:
     """Collectives over all ranks. A world of one is still a world: no special case.
 
-    `shares`: large sums go through memory that all ranks see, if they are all on one machine.
+    `shares`: sums, and what follows the first of them, go through memory that all ranks see, if they are all on one
+    machine: a fiftieth of a millisecond instead of two.
     """
 
-    def __init__(self, device: torch.device | None = None, shares: bool = True) -> None:
+    def __init__(self, device: torch.device | None = None, shares: bool = True, timeout: float = 600.0) -> None:
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
-        self.device = device or torch.device("cpu")
+        self.device, self.timeout = device or torch.device("cpu"), timeout
         self.shares = self.world_size > 1 and shares
         self._shared: Shared | None = None
         self._sockets: dict[torch.device, Sockets] = {}
@@ -51,15 +51,19 @@ class Exchange:
             dist.init_process_group(
                 backend, store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1, timeout=wait
             )
-        return cls(device)
+        return cls(device, timeout=timeout)
 
     def close(self) -> None:
         dist.destroy_process_group()
 
     def agree(self, numbers: list[int]) -> list[int]:
         """The elementwise maximum over ranks: how ranks settle scales, status and wishes."""
-        flat = torch.frombuffer(array("q", numbers), dtype=torch.int64).to(self.device)  # much quicker than tensor()
-        self.call(dist.all_reduce, flat, op=dist.ReduceOp.MAX)
+        flat = torch.frombuffer(array("q", numbers), dtype=torch.int64)  # much quicker than tensor()
+        if self._shared is not None and len(numbers) <= self._shared.source.shape[1]:
+            flat = self.call(self._shared.most, flat)
+        else:
+            flat = flat.to(self.device)
+            self.call(dist.all_reduce, flat, op=dist.ReduceOp.MAX)
         agreed: list[int] = flat.tolist()
         return agreed
 
@@ -71,7 +75,7 @@ class Exchange:
 
     def road(self, words: int, device: torch.device) -> "Road":
         """The way for a sum of so many int64: all ranks ask for the same. It is kept, since new memory is slow."""
-        if words >= SHARED and self.shares and device.type == "cpu":
+        if self.shares and device.type == "cpu":
             self._shared = self._shared or open_shared(self, PIECE)
             self.shares = self._shared is not None
             if self._shared is not None:

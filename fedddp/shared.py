@@ -12,7 +12,9 @@ import os
 import platform
 import select
 import sys
+import time
 from collections.abc import Callable
+from math import inf
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 import torch
@@ -51,18 +53,30 @@ class Shared:
         self.exchange.call(self._meet)  # all have added
         return lambda: None
 
+    def most(self, numbers: Tensor) -> Tensor:
+        """The elementwise maximum over ranks."""
+        self.source[0, : len(numbers)] = numbers
+        self._meet()  # all have written
+        found = torch.stack([other[: len(numbers)] for other in self.numbers]).amax(0)
+        self._meet()  # all have read
+        return found
+
     def _meet(self) -> None:
         """Go on when every rank is here. They come at about the same time: to look is quicker than to sleep."""
         turn = self.heads[self.rank][1] + 1
         self.heads[self.rank][1] = turn
-        looks = 0
+        looks, end = 0, inf
         for head in self.heads:
             while head[1] < turn:
                 looks += 1
                 if looks < PATIENCE:
                     os.sched_yield()
-                elif self.ended.poll(1) and head[1] < turn:  # a thousandth of a second, or a process that has ended
+                    continue
+                if self.ended.poll(1) and head[1] < turn:  # a thousandth of a second, or a process that has ended
                     raise RuntimeError("its process has ended")
+                end = min(end, time.monotonic() + self.exchange.timeout)
+                if time.monotonic() > end:
+                    raise RuntimeError("it did not come in time")
 
 
 class Other(NamedTuple):

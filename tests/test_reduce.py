@@ -196,24 +196,49 @@ def test_grids_have_the_same_bits_with_and_without_a_compiler(monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
-def test_a_rank_that_dies_while_others_wait_in_shared_memory_is_missed():
+@pytest.mark.parametrize("fate", ["dies", "is stuck"])
+@pytest.mark.parametrize("call", ["start", "agree"])
+def test_a_rank_that_others_wait_for_in_shared_memory_is_missed(fate, call):
     context, store = warm(), torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    answers = context.Queue()
-    ranks = [context.Process(target=die_or_wait, args=(rank, store.port, answers), daemon=True) for rank in range(2)]
+    answers, told = context.Queue(), context.Event()
+    given = (store.port, fate, call, answers, told)
+    ranks = [context.Process(target=leave_or_wait, args=(rank, *given), daemon=True) for rank in range(2)]
     for rank in ranks:
         rank.start()
-    assert answers.get(timeout=120).startswith("Shared: rank 0 lost contact")
+    why = "its process has ended" if fate == "dies" else "it did not come in time"
+    answer = answers.get(timeout=120)
+    assert answer.startswith("Shared: rank 0 lost contact")
+    assert why in answer
+    told.set()
     for rank in ranks:
         rank.join(timeout=30)
 
 
-def die_or_wait(rank, port, answers):
+def leave_or_wait(rank, port, fate, call, answers, told):
     store = torch.distributed.TCPStore("127.0.0.1", port, is_master=False)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    road = Exchange().road(1 << 16, CPU)
+    exchange = Exchange(timeout=600 if fate == "dies" else 0.2)
+    road = exchange.road(1 << 16, CPU)
     if rank == 1:
+        if fate == "is stuck":
+            told.wait(120)
         os._exit(1)
     try:
-        road.start(0, 100)()
+        road.start(0, 100)() if call == "start" else exchange.agree([1, 2])
     except RankLost as error:
         answers.put(f"{type(road).__name__}: {error}")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_ranks_agree_the_same_through_sockets_and_through_shared_memory(worlds, ranks):
+    for got in worlds(ranks).run(agree_both_ways):
+        assert got == [[ranks - 1, 0, 7], [100 + ranks - 1] * 300] * 2
+
+
+def agree_both_ways():
+    exchange = Exchange()
+    found = []
+    for _ in range(2):
+        found += [exchange.agree([exchange.rank, -exchange.rank, 7]), exchange.agree([100 + exchange.rank] * 300)]
+        exchange.road(100, CPU)  # opens the shared memory, if there is more than one rank
+    return found
