@@ -3,7 +3,7 @@
     round    = planning + local work of the busiest rank + exchange + evaluation
     local    = Σ_cohorts  cohort + step · longest + row · steps + flop · F B steps + number · P steps
     exchange = 2 trip max(1, ⌈log2 R⌉) + word · words + 2 (R-1)/R · 8 words / bandwidth      (two sums, one a ring)
-    planning = client · active,     evaluation = chunk · chunks + flop · 2 P examples, shared out over ranks
+    planning = plan + client · active,     evaluation = chunk · chunks + flop · 2 P examples, shared out over ranks
 
 with P parameters, F floating-point operations per example (forward and backward), B examples in a batch, and R ranks.
 """
@@ -30,7 +30,8 @@ class Machine:
     trip: float = 0.0  # from rank to rank
     word: float = 0.0  # a number that is encoded, added and decoded
     bandwidth: float = inf
-    client: float = 0.0  # planning, for a client that takes part
+    plan: float = 0.0  # planning a round
+    client: float = 0.0  # and a client that takes part in it
     chunk: float = 0.0  # an evaluated chunk of the test set, beside its arithmetic
 
 
@@ -67,7 +68,7 @@ def predict(machine: Machine, task: Round) -> dict[str, float]:
     chunks = ceil(task.tests / CHUNK / task.ranks)  # of the busiest
     sent = 2 * (task.ranks - 1) / task.ranks * 8 * task.words
     parts = {
-        "planning": machine.client * task.active,
+        "planning": machine.plan + machine.client * task.active,
         "local": max(local),
         "exchange": hops(task.ranks) * machine.trip + machine.word * task.words + sent / machine.bandwidth,
         "evaluation": chunks * machine.chunk

@@ -33,7 +33,7 @@ MANY = ["split.name=resample", "split.clients=5000", "federation.participation=0
 UNEQUAL = ["split.name=dirichlet", "split.clients=20", "split.minimum=5"]
 CALIBRATE = {  # small enough to take seconds, different enough to tell the constants apart
     "logistic": [*SOME, "model.name=logistic", "local.batch_size=10", "federation.cohort_width=16"],
-    "logistic, wide": [*SOME, "split.clients=128", "model.name=logistic", "federation.cohort_width=64"],
+    "logistic, wide": [*SOME, "split.clients=512", "model.name=logistic", "federation.cohort_width=64"],
     "mlp 32": [*SOME, "model.hidden=[32]", "local.batch_size=20", "federation.cohort_width=16"],
     "mlp 200": [*SOME, "model.hidden=[200]", "local.batch_size=16", "federation.cohort_width=8"],
     "mlp 400-400": [*SOME, "model.hidden=[400,400]", "local.batch_size=32", "federation.cohort_width=8"],
@@ -201,9 +201,10 @@ def calibrate(runs: Sequence[Measured], exchange: Exchange) -> Machine:
     cohort, step, row, flop, number = fit(*zip(*local, strict=True))
     summed = [median(run.parts["exchange"]) + median(run.parts["server"]) for run in runs]
     trips, word = fit([(1.0, run.task.words) for run in runs], summed)
-    (client,) = fit([(run.task.active,) for run in runs], [median(run.parts["plan"]) for run in runs])
+    plan, client = fit([(1.0, run.task.active) for run in runs], [median(run.parts["plan"]) for run in runs])
     chunk = min(median(run.parts["evaluate"]) / -(-run.task.tests // (CHUNK * run.task.ranks)) for run in runs)
-    return Machine(cohort, step, row, flop, number, trips / hops(exchange.world_size), word, client=client, chunk=chunk)
+    rest = {"trip": trips / hops(exchange.world_size), "word": word, "plan": plan, "client": client, "chunk": chunk}
+    return Machine(cohort, step, row, flop, number, **rest)
 
 
 def _flops(sizes: Sequence[int]) -> int:
