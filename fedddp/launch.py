@@ -34,6 +34,11 @@ def default_ranks(config: Config) -> int:
     return min(cores, cohorts)
 
 
+def is_rank() -> bool:
+    """Whether this process is one of several, or was started as the only one."""
+    return "RANK" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
+
+
 def start(ranks: int, words: list[str], threads: int) -> int:
     """`fedddp words...` on `ranks` ranks of this machine; the exit code."""
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))

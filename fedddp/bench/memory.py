@@ -9,7 +9,6 @@ A small run of the same kind goes first, so that what is counted is no library's
 import argparse
 import ctypes
 import gc
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ MB = 1e6
 
 def call(arguments: argparse.Namespace, words: list[str]) -> int:
     """Each case in processes of its own, so that none finds what another left."""
-    if "RANK" in os.environ:
+    if launch.is_rank():
         return _rank(words)
     given = [word for word in words if word.startswith("case=")]
     rest = [word for word in words if word not in given]

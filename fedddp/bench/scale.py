@@ -6,7 +6,6 @@ cores say nothing about time. Methods: one without client memory, and one whose 
 """
 
 import argparse
-import os
 import statistics
 from typing import Any
 
@@ -27,7 +26,7 @@ MB = 1e6
 
 def call(arguments: argparse.Namespace, words: list[str]) -> int:
     """Both kinds of scaling on 1, 2, 4 and 8 ranks; `fedddp bench scale --rounds 50` also shows memory over rounds."""
-    if "RANK" in os.environ:
+    if launch.is_rank():
         return _rank(arguments, words)
     for ranks in RANKS:
         rounds = str(max(arguments.rounds, EARLY))

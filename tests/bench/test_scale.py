@@ -1,5 +1,8 @@
 """The study of scale counts what was done: nobody is left out, nothing is done twice."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -29,3 +32,14 @@ def test_work_and_clients_add_up_over_ranks(worlds, method):
         assert row["imbalance"] >= 1
     assert one["bytes"] == two["bytes"], "what a rank adds up does not grow with the ranks"
     assert "of 300 clients" in line(two)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_study_starts_its_ranks_once(ranks):
+    """A rank alone, too, knows that it is one."""
+    code = f"from fedddp.bench import scale; scale.RANKS = ({ranks},); from fedddp.cli import main; main()"
+    words = ["bench", "scale", *WORDS, "--rounds", "5"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 4
+    assert done.stdout.count(f"{ranks} ranks") == 4
