@@ -57,8 +57,8 @@ class Ours(Contender):
         return {**mean, "exchange": quickest, "waiting": mean["exchange"] - quickest}
 
 
-def compare(name: str, words: list[str], rounds: int, exchange: Exchange) -> dict[str, Any]:
-    """Seconds per round and final accuracy of each, for one repetition of a workload."""
+def compare(name: str, words: list[str], rounds: int, exchange: Exchange, plain: bool = True) -> dict[str, Any]:
+    """Seconds per round and final accuracy of each, for one repetition of a workload; `plain`: the loop, too."""
     config = configuration.load(None, [*WORKLOADS[name].settings, *words, f"federation.rounds={rounds}"])
     task = make_task(config, exchange.device)
     solver = config["local.name"]
@@ -66,8 +66,9 @@ def compare(name: str, words: list[str], rounds: int, exchange: Exchange) -> dic
     contenders: dict[str, Contender] = {}
     with tempfile.TemporaryDirectory() as folder:
         contenders["fedddp"] = ours = Ours(federation, rounds, Path(folder))
-        plain = PlainBayes if solver == "ivon" else Plain
-        contenders["plain"] = plain(task, config, federation.plan.at_home(exchange.rank).tolist(), exchange)
+        if plain:
+            loop = PlainBayes if solver == "ivon" else Plain
+            contenders["plain"] = loop(task, config, federation.plan.at_home(exchange.rank).tolist(), exchange)
         if federation.oracle.chain is not None and solver in ("sgd", "adam"):
             mine = federation.plan.cohorts(torch.arange(task.num_clients), memory=not federation.store.empty)
             cohorts = [Cohort(a.ids, 0, task, federation.oracle) for a in mine if a.rank == exchange.rank]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 STUDIES = ("exchange", "steps")  # asked for by name; each prints a table of its own
-OWN_RANKS = ("memory", "predict", "scale", "startup")  # studies that start their ranks themselves
+OWN_RANKS = ("memory", "predict", "ranks", "scale", "startup")  # studies that start their ranks themselves
 
 
 def add(parser: argparse.ArgumentParser) -> None:

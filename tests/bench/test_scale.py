@@ -43,3 +43,13 @@ def test_the_study_starts_its_ranks_once(ranks):
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 4
     assert done.stdout.count(f"{ranks} ranks") == 4
+
+
+def test_efficiency_is_measured_on_one_rank_and_on_two():
+    code = "from fedddp.cli import main; main()"
+    small = ["data.name=digits", "split.clients=6", "model.hidden=[8]"]
+    words = ["bench", "ranks", "a_sgd", *small, "--rounds", "3", "--repeat", "1"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "1 -> 2 ranks  efficiency" in done.stdout
+    assert "median: fedddp" in done.stdout
