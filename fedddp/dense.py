@@ -71,6 +71,19 @@ class Chain:
             self._backward(params, grads, values, slope)
         return losses
 
+    def pull(self, theta: Tensor, inputs: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
+        """Gradient [c, P] of any number that is made of the outputs [c, B, width]."""
+        grad = torch.empty_like(theta)
+        params, grads = self.layout.views(theta), self.layout.views(grad)
+        with torch.no_grad():
+            values = self._forward(params, inputs.flatten(2))
+        with torch.enable_grad():
+            leaf = values[-1].requires_grad_()
+            (slope,) = torch.autograd.grad(total(leaf), leaf)
+        with torch.no_grad():
+            self._backward(params, grads, values, slope)
+        return grad
+
     def _forward(self, params: dict[str, Tensor], value: Tensor) -> list[Tensor]:
         """The input and every layer's output, [c, B, width] each."""
         values = [value]

@@ -10,6 +10,7 @@ for its class. With memory=validation all clients share the inputs held out at t
 their labels. The first round has no function terms. Nothing in the memory: fedlap, iterate by iterate.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedddp.cohort import Batch, Cohort
+from fedddp.dense import Chain
 from fedddp.local import Point, adam, check
 from fedddp.methods import Phase, fedlap
 from fedddp.methods.fedlap import Clients, begin
@@ -131,8 +133,8 @@ class Method(fedlap.Method):
         state, inputs = solver.blank(1, task), recalled(server, task)
         term = Term(slice(None), *joined(server))
         for _ in range(self.steps):
-            slope = memory_grad(task, theta[0], inputs, term) + self.delta * theta[0] - server.duals
-            solver.step(theta, slope.unsqueeze(0), state, self.lr)
+            slope = memory_grad(task, theta, inputs, [(term,)]) + self.delta * theta - server.duals
+            solver.step(theta, slope, state, self.lr)
         return theta[0]
 
 
@@ -153,9 +155,9 @@ class Recalling(Cohort):
     def grad(self, theta: Tensor, batch: Batch, out: Tensor | None = None) -> Tensor:
         grad = super().grad(theta, batch, out)
         if bool(self.server.weight.any()):
-            for row, client in enumerate(self.ids[: len(theta)]):
-                pull = memory_grad(self.task, theta[row], self._inputs, self._everyone, self._own(client))
-                grad[row] += pull / self.num_examples[row]
+            terms = [(self._everyone, self._own(client)) for client in self.ids[: len(theta)]]
+            pull = memory_grad(self.task, theta, self._inputs, terms)
+            grad += pull.div_(self.num_examples[: len(theta)].unsqueeze(1))
         return grad
 
     @cached_property
@@ -191,15 +193,22 @@ def joined(server: Server) -> tuple[Tensor, Tensor]:
     return total, torch.einsum("km,km...->m...", weight / total.clamp_min(1e-30), labels)
 
 
-def memory_grad(task: Task, theta: Tensor, inputs: Tensor, *terms: Term) -> Tensor:
-    """Gradient [P] at theta of the sum of terms, without dropout."""
+def memory_grad(task: Task, theta: Tensor, inputs: Tensor, terms: Sequence[Sequence[Term]]) -> Tensor:
+    """Gradient at theta [c, P] of each row's own sum of terms, without dropout; [c, P]."""
+
+    def total(outputs: Tensor) -> Tensor:
+        own = [(row, term) for row, some in enumerate(terms) for term in some]
+        losses = [task.objective.loss(outputs[row, term.where], term.labels) for row, term in own]
+        return torch.stack([term.weight @ loss for (_, term), loss in zip(own, losses, strict=True)]).sum()
+
     task.module.eval()
+    chain = Chain.of(task.module, task.layout, task.objective)
+    if chain is not None and chain.takes(inputs.unsqueeze(0)):
+        return chain.pull(theta, inputs.expand(len(theta), *inputs.shape), total)
     with torch.enable_grad():
         leaf = theta.detach().requires_grad_()
-        outputs = functional_call(task.module, task.layout.views(leaf), (inputs,))
-        loss = sum((t.weight * task.objective.loss(outputs[t.where], t.labels)).sum() for t in terms)
-        assert isinstance(loss, Tensor)
-        return torch.autograd.grad(loss, leaf)[0]
+        rows = [functional_call(task.module, task.layout.views(row), (inputs,)) for row in leaf]
+        return torch.autograd.grad(total(torch.stack(rows)), leaf)[0]
 
 
 def predictions(task: Task, theta: Tensor, stored: Tensor) -> Tensor:

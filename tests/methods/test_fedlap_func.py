@@ -11,6 +11,7 @@ from fedddp.cohort import Cohort
 from fedddp.local import adam, sgd
 from fedddp.methods import fedlap, fedlap_func
 from fedddp.objective import Binary
+from fedddp.rng import stream
 from tests import toy
 from tests.small import MODELS, settings
 
@@ -50,7 +51,7 @@ def test_the_pooled_optimum_stays_where_it_is(exchange, binary):
     server = server._replace(theta=theta, labels=labels)
     inputs = fedlap_func.recalled(server, task)
     everyone = fedlap_func.Term(slice(None), *fedlap_func.joined(server))
-    assert fedlap_func.memory_grad(task, theta, inputs, everyone).norm() < 1e-9
+    assert fedlap_func.memory_grad(task, theta.unsqueeze(0), inputs, [(everyone,)]).norm() < 1e-9
     recalling = fedlap_func.Recalling(cohort.ids, 1, task, fed.oracle, server=server)
     rows = theta.repeat(toy.K, 1)
     for batch in cohort.everything():
@@ -133,3 +134,18 @@ def test_public_inputs_are_shared_by_all(exchange):
     torch.testing.assert_close(labels.sum(1), torch.ones(20))
     with pytest.raises(ValueError, match=r"set data\.validation"):
         method.init_server(toy.task())
+
+
+def test_the_pull_of_memories_by_hand_is_that_of_autograd(digits, monkeypatch):
+    """For several clients at once, each with terms of its own."""
+    task, draw = digits, stream("memories")
+    theta = task.initial + 0.1 * torch.randn(3, len(task.initial), generator=draw, dtype=torch.float64)
+    inputs = task.data.prepare(task.data.train.inputs[:9], torch.float64)
+    labels = torch.rand(9, 10, generator=draw, dtype=torch.float64).softmax(1)
+    weight = torch.rand(9, generator=draw, dtype=torch.float64)
+    everyone = fedlap_func.Term(slice(None), weight, labels)
+    own = [fedlap_func.Term(slice(3 * k, 3 * k + 3), -weight[:3], labels[:3].roll(k, 0)) for k in range(3)]
+    terms = [(everyone, term) for term in own]
+    by_hand = fedlap_func.memory_grad(task, theta, inputs, terms)
+    monkeypatch.setattr(fedlap_func.Chain, "of", lambda *_: None)
+    torch.testing.assert_close(by_hand, fedlap_func.memory_grad(task, theta, inputs, terms), rtol=0, atol=1e-12)
