@@ -12,7 +12,9 @@ OWN_RANKS = ("memory", "predict", "ranks", "scale", "startup")  # studies that s
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", nargs="*", metavar="WORKLOAD key=value", help="default: all workloads")
+    studies = ", ".join(sorted(STUDIES + OWN_RANKS))
+    about = f"default: all workloads; or one of the studies {studies}"
+    parser.add_argument("words", nargs="*", metavar="WORKLOAD key=value", help=about)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeat", type=int, default=3)
