@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedddp import gaussian
 from fedddp.checkpoint import load_tensors, save_tensors
@@ -59,7 +59,7 @@ def name_of(local: Point, cohort: Cohort, start: Tensor) -> str:
     how = (type(oracle).__name__, oracle.vectorise, torch.__version__, start.device.type, start.dtype)
     digest = blake2b(digest_size=16)
     solver = (type(local).__module__, local, local.rate(cohort))
-    digest.update(repr((solver, str(task.module), type(task.objective).__name__, how)).encode())
+    digest.update(repr((solver, str(task.module), _sources(task.module), type(task.objective).__name__, how)).encode())
     digest.update(repr(cohort.keys("order")).encode())
     for client in cohort.ids:
         index = task.shards.of_client(client)
@@ -68,6 +68,12 @@ def name_of(local: Point, cohort: Cohort, start: Tensor) -> str:
             digest.update(_bytes(part))
     digest.update(_bytes(start))
     return digest.hexdigest()
+
+
+def _sources(module: nn.Module) -> list[str]:
+    """The files of a model's own classes, whose printed form does not show what `forward` does."""
+    kinds = {type(part) for part in module.modules() if not type(part).__module__.startswith("torch.")}
+    return [Path(name).read_text() for name in sorted({kind.forward.__code__.co_filename for kind in kinds})]
 
 
 def _bytes(tensor: Tensor) -> Any:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.small import run, settings
+from tests.small import SMALL, run, settings
 
 ONE_SHOT = ["fedbens", "fedfisher", "fisher_merge", "regmean"]
 MORE = ["federation.rounds=1", "model.name=mlp", "model.hidden=[12]"]
@@ -58,3 +58,27 @@ def test_later_rounds_are_not_kept(worlds, tmp_path):
     rounds = worlds(1).run(play, "fedavg", tmp_path / "a", fits, "federation.rounds=3")[0]
     assert rounds == worlds(1).run(play, "fedavg", tmp_path / "b", None, "federation.rounds=3")[0]
     assert len(files(fits)) == 3
+
+
+MODULE = """
+import torch
+from torch import nn
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1){more})
+"""
+
+
+def test_a_module_that_prints_alike_but_computes_otherwise_is_another(worlds, tmp_path):
+    fits = tmp_path / "fits"
+    for number, more in enumerate(("", ".square()")):
+        path = tmp_path / f"own{number}.py"
+        path.write_text(MODULE.format(more=more))
+        words = ["method=fedavg", *SMALL, "federation.rounds=1", f"model.name={path}:Own", f"federation.fits={fits}"]
+        worlds(1).run(run, words, str(tmp_path / str(number)))
+        assert len(files(fits)) == 3 * (number + 1)
