@@ -4,8 +4,9 @@
 
 Its diagonal is a sum of squares, Σ_i Σ_c (J_iᵀ a_ic)² with H_i = Σ_c a_ic a_icᵀ, and so is the empirical Fisher,
 with the loss gradient as the only a_i. One backward pass for each c gives the gradients at the outputs g of every
-layer; for a linear layer Σ_i (g_i x_iᵀ)² = (g²)ᵀ(x²) is then one matrix product, other layers take per-example
-gradients of their own few parameters. So no Jacobian of batch x classes x parameters is ever held.
+layer; for a linear layer Σ_i (g_i x_iᵀ)² = (g²)ᵀ(x²) is then one matrix product, a convolution's per-example gradients
+are products of g_i with patches of x_i that all c share, other layers take per-example gradients of their own few
+parameters. So no Jacobian of batch x classes x parameters is ever held.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev, vjp, vmap
 
@@ -149,16 +151,18 @@ def _by_layer(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor, column
     with _tapped(task.module) as taps, torch.enable_grad():
         outputs = _outputs(task, theta.detach().requires_grad_(), inputs)
     squared = [torch.zeros_like(output) for _, _, _, output in taps]
+    patches = [_patches(layer, x) for _, layer, x, _ in taps]
     for vector in columns(outputs.detach(), targets):
         slopes = torch.autograd.grad(outputs, [tap[3] for tap in taps], vector, retain_graph=True, allow_unused=True)
-        for (name, layer, x, _), g, sum_ in zip(taps, slopes, squared, strict=True):
+        for (name, layer, x, _), g, sum_, patch in zip(taps, slopes, squared, patches, strict=True):
             if g is None:
                 continue
             if _plain_linear(layer, x):  # Σ_c can be taken before the product with x²
                 sum_.addcmul_(g, g)
                 continue
             own = {n: views[f"{name}{n}"] for n, _ in layer.named_parameters(recurse=False)}
-            for n, gradient in _per_example(layer, own, x, g).items():
+            each = _per_example(layer, own, x, g) if patch is None else _of_convolution(layer, patch, g)
+            for n, gradient in each.items():
                 total[place[f"{name}{n}"]] += gradient.square().sum(0).flatten()
     for (name, layer, x, _), sum_ in zip(taps, squared, strict=True):
         if _plain_linear(layer, x):
@@ -178,6 +182,21 @@ def _per_example(layer: nn.Module, own: dict[str, Tensor], x: Tensor, g: Tensor)
 
     gradients: dict[str, Tensor] = vmap(one)(x, g)
     return gradients
+
+
+def _patches(layer: nn.Module, x: Tensor) -> Tensor | None:
+    """[B, positions, inputs of one] that an ordinary convolution multiplies its kernels with; None for other layers."""
+    if not isinstance(layer, nn.Conv2d) or layer.groups > 1 or layer.padding_mode != "zeros" or x.dim() != 4:
+        return None
+    if isinstance(layer.padding, str):
+        return None
+    return F.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride).mT
+
+
+def _of_convolution(layer: nn.Module, patches: Tensor, g: Tensor) -> dict[str, Tensor]:
+    """Each example's gradients of a convolution, from what its kernels met."""
+    found = {"weight": g.flatten(2) @ patches}
+    return found if layer.bias is None else found | {"bias": g.sum((2, 3))}
 
 
 def _by_example(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor, columns: Columns) -> Tensor:

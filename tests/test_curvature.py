@@ -132,6 +132,26 @@ def test_a_module_whose_layers_do_not_tell_all_is_taken_example_by_example():
     exact(curvature.ggn_diag(cohort, theta), curvature.ggn_full(cohort, theta).diagonal(dim1=1, dim2=2))
 
 
+class Convolutions(nn.Module):
+    """Strided and padded, dilated without a bias, grouped, and padded by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 2, 3, stride=2, padding=1), nn.Conv2d(2, 4, 2, dilation=2, bias=False)
+        self.third, self.fourth = nn.Conv2d(4, 4, 2, groups=2), nn.Conv2d(4, 10, 3, padding="same")
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x.view(-1, 1, 8, 8)))
+        return self.fourth(torch.tanh(self.third(torch.tanh(self.second(x))))).flatten(1)
+
+
+def test_convolutions_of_every_kind_are_taken_layer_by_layer():
+    cohort = small("model.name=tests.test_curvature:Convolutions")
+    theta = start(cohort)
+    assert curvature._layers_tell_all(cohort.task, theta[0], *next(curvature.examples(cohort, 1))[1:])
+    exact(curvature.ggn_diag(cohort, theta), curvature.ggn_full(cohort, theta).diagonal(dim1=1, dim2=2))
+
+
 @pytest.fixture(scope="module")
 def factored():
     cohort = small(*MODELS["mlp"])
