@@ -36,13 +36,17 @@ class Solver(Point):
         return Momentum(torch.zeros(rows, task.layout.numel, dtype=task.dtype, device=task.device))
 
     def step(self, theta: Tensor, grad: Tensor, state: Momentum | Nothing, lr: float) -> None:
-        """velocity <- momentum·velocity + grad;  theta <- theta - lr·velocity."""
-        if self.weight_decay:
-            grad.add_(theta, alpha=self.weight_decay)
-        if isinstance(state, Momentum):
-            state.velocity.mul_(self.momentum).add_(grad)
-            if self.nesterov:
-                grad.add_(state.velocity, alpha=self.momentum)
-            else:
-                grad = state.velocity
-        theta.sub_(grad, alpha=lr)
+        """velocity <- momentum·velocity + grad;  theta <- theta - lr·velocity, in one pass over memory."""
+        velocity = [state.velocity] if isinstance(state, Momentum) else []
+        torch._fused_sgd_(
+            [theta],
+            [grad],
+            velocity,
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            lr=lr,
+            dampening=0.0,
+            nesterov=self.nesterov,
+            maximize=False,
+            is_first_step=False,
+        )
