@@ -66,17 +66,26 @@ def ggn_full(cohort: Cohort, theta: Tensor) -> Tensor:
     """The whole GGN of f_k at theta [C, P], for small models; [C, P, P]."""
     task, size = cohort.task, theta.shape[-1]
     total = theta.new_zeros(len(cohort), size, size)
-    for row, inputs, targets in examples(cohort, max(1, ROOM // (size * max(task.data.classes, 1)))):
-        outputs = _outputs(task, theta[row], inputs)
-        root = torch.stack([a.flatten(1) for a in _roots(task.objective, outputs, targets)], 2)  # [B, F, columns]
-
-        def predict(one: Tensor, point: Tensor) -> Tensor:
-            return _outputs(task, point, one.unsqueeze(0)).flatten()
-
-        jacobian = vmap(jacrev(predict, argnums=1), in_dims=(0, None))(inputs, theta[row])  # [B, F, P]
-        half = torch.einsum("bfp,bfc->bcp", jacobian, root).flatten(0, 1)
-        total[row] += half.T @ half
+    linear = _is_linear(task, theta[0], next(examples(cohort, 1))[1])
+    at_a_time = CHUNK if linear else max(1, ROOM // (size * max(task.data.classes, 1)))
+    for row, inputs, targets in examples(cohort, at_a_time):
+        part = _by_linear if linear else _by_jacobian
+        total[row] += part(task, theta[row], inputs, targets)
     return total
+
+
+def linear_ggn(x: Tensor, hessian: Tensor, bias: bool) -> Tensor:
+    """Σ_i H_i ⊗ x_i x_iᵀ of a linear layer with inputs x [B, d], H [B, V, V] at its outputs: weights, then biases."""
+    outputs = hessian.shape[-1]
+    if bias:
+        x = torch.cat([x, x.new_ones(len(x), 1)], 1)
+    blocks = [x.T @ (h.unsqueeze(2) * x.unsqueeze(1)).flatten(1) for h in hessian.unbind(1)]  # [d, V·d] each
+    found = torch.cat(blocks)
+    if not bias:
+        return found
+    place = torch.arange(outputs * x.shape[1], device=x.device).view(outputs, -1)
+    order = torch.cat([place[:, :-1].flatten(), place[:, -1]])
+    return found[order][:, order]
 
 
 def exact_hessian(cohort: Cohort, theta: Tensor) -> Tensor:
@@ -142,6 +151,37 @@ def _sum_of_squares(cohort: Cohort, theta: Tensor, columns: Callable[[int], Colu
             squares = _by_layer if _layers_tell_all(task, theta[row], inputs[:1], targets[:1]) else _by_example
         total[row] += squares(task, theta[row], inputs, targets, columns(row))
     return total
+
+
+def _is_linear(task: Task, theta: Tensor, one: Tensor) -> bool:
+    """Whether the model is one linear layer and nothing after it, seen on one example."""
+    with _tapped(task.module) as taps:
+        outputs = _outputs(task, theta, one)
+    if len(taps) != 1 or not _plain_linear(*taps[0][1:3]) or taps[0][3].shape != outputs.shape:
+        return False
+    layer, values = taps[0][1], taps[0][3]
+    return sum(p.numel() for p in layer.parameters()) == len(theta) and torch.equal(values, outputs)
+
+
+def _by_linear(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+    """The GGN of a chunk [P, P], of a linear model."""
+    with _tapped(task.module) as taps:
+        outputs = _outputs(task, theta, inputs)
+    _, layer, x, _ = taps[0]
+    return linear_ggn(x, output_hessian(task.objective, outputs, targets), layer.bias is not None)
+
+
+def _by_jacobian(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+    """The GGN of a chunk [P, P], of any model."""
+    outputs = _outputs(task, theta, inputs)
+    root = torch.stack([a.flatten(1) for a in _roots(task.objective, outputs, targets)], 2)  # [B, F, columns]
+
+    def predict(one: Tensor, point: Tensor) -> Tensor:
+        return _outputs(task, point, one.unsqueeze(0)).flatten()
+
+    jacobian = vmap(jacrev(predict, argnums=1), in_dims=(0, None))(inputs, theta)  # [B, F, P]
+    half = torch.einsum("bfp,bfc->bcp", jacobian, root).flatten(0, 1)
+    return half.T @ half
 
 
 def _by_layer(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor, columns: Columns) -> Tensor:

@@ -72,6 +72,33 @@ def test_the_whole_matrix_agrees_with_laplace_torch():
     exact(curvature.ggn_full(cohort, theta)[0], laplace(cohort, theta, 0, "full", CurvlinopsGGN), 1e-6)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_linear_models_matrix_needs_no_jacobian(bias):
+    cohort = small("model.name=tests.test_curvature:OneLayer", f"model.args.bias={str(bias).lower()}")
+    theta, task = start(cohort), cohort.task
+    assert curvature._is_linear(task, theta[0], next(curvature.examples(cohort, 1))[1])
+    found = curvature.ggn_full(cohort, theta)
+    wanted = torch.zeros_like(found)
+    for row, inputs, targets in curvature.examples(cohort, 5):
+        wanted[row] += curvature._by_jacobian(task, theta[row], inputs, targets)
+    exact(found, wanted)
+
+
+def test_a_layer_with_something_after_it_is_not_a_linear_model():
+    cohort = small("model.name=tests.test_curvature:OneLayer", "model.args.after=true")
+    assert not curvature._is_linear(cohort.task, start(cohort)[0], next(curvature.examples(cohort, 1))[1])
+
+
+class OneLayer(nn.Module):
+    def __init__(self, bias: bool = True, after: bool = False):
+        super().__init__()
+        self.layer, self.after = nn.Linear(64, 10, bias=bias), after
+
+    def forward(self, x):
+        x = self.layer(x.flatten(1))
+        return x.tanh() if self.after else x
+
+
 def test_random_signs_are_right_in_the_mean_and_belong_to_the_client():
     cohort = small(*MODELS["mlp"])
     theta = start(cohort)

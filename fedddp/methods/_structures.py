@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedddp.cohort import Cohort
-from fedddp.curvature import examples, ggn_diag, output_hessian
+from fedddp.curvature import examples, ggn_diag, linear_ggn, output_hessian
 from fedddp.kron import Kron, kron, refuse_other_layers
 from fedddp.methods._layers import layer_inputs, linear_layers, outputs
 from fedddp.task import Task
@@ -112,25 +112,13 @@ def last_layer_ggn(cohort: Cohort, theta: Tensor) -> Tensor:
     """Σ_i H_i ⊗ x_i x_iᵀ over the last linear layer's inputs x, H_i the loss's curvature at the outputs; [C, p, p]."""
     task = cohort.task
     prefix = list(linear_layers(task))[-1]
-    order = _order(task, prefix)
-    total = theta.new_zeros(len(cohort), len(order), len(order))
+    bias, size = f"{prefix}bias" in task.layout.names, len(_places(task))
+    total = theta.new_zeros(len(cohort), size, size)
     for row, inputs, targets in examples(cohort, CHUNK):
         x = layer_inputs(task, theta[row], inputs)[prefix]
-        if f"{prefix}bias" in task.layout.names:
-            x = torch.cat([x, x.new_ones(len(x), 1)], 1)
-        curvature = output_hessian(task.objective, outputs(task, theta[row], inputs), targets).flatten(0, -3)
-        blocks = [x.T @ (h.unsqueeze(2) * x.unsqueeze(1)).flatten(1) for h in curvature.unbind(1)]  # [d, V·d] each
-        total[row] += torch.cat(blocks)[order][:, order]
+        hessian = output_hessian(task.objective, outputs(task, theta[row], inputs), targets).flatten(0, -3)
+        total[row] += linear_ggn(x, hessian, bias)
     return total
-
-
-def _order(task: Task, prefix: str) -> Tensor:
-    """From (output, input and constant) to the layout's order: all weights, then all biases."""
-    rows, columns = task.layout.views(task.initial)[f"{prefix}weight"].shape
-    if f"{prefix}bias" not in task.layout.names:
-        return torch.arange(rows * columns)
-    place = torch.arange(rows * (columns + 1)).view(rows, columns + 1)
-    return torch.cat([place[:, :-1].flatten(), place[:, -1]])
 
 
 def _places(task: Task) -> Tensor:
