@@ -5,8 +5,9 @@
 which is precision <- (1 - lr) precision + lr (E_q[H_k] + C)/w and m <- m - lr precision⁻¹ (E_q[∇f_k] + C m - c)/w. On
 quadratic losses one step with lr=1 is exact. Expectations are at the mean (samples=0, exact for quadratics) or over
 pairs of samples m ± z σ, whose z are drawn once for each fit: the objective is then a fixed function, and steps end
-when nothing moves any more. A client's step that would leave the posterior without a positive precision is halved,
-as in any line search: early steps may see a curvature that does not yet make up for a negative cavity.
+when nothing moves any more. A client's step is halved, as in any line search, until the posterior has a positive
+precision and the slope along the step is no steeper where it ends: a cavity with negative directions, as large duals
+make it, has its minimum in a basin that a long step would leave for good.
 """
 
 from dataclasses import dataclass
@@ -45,18 +46,45 @@ class Solver(Settings):
         self, cohort: Cohort, cavity: Tensor, entropy_weight: float, start: Tensor, memory: Any, family: Family
     ) -> PosteriorFit:
         lam, noise, lr = start.expand_as(cavity), self._noise(cohort), self.rate(cohort)
-        steps = 0
+        slope, steps = self._slope(cohort, lam, noise, family), 0
         while steps < self.epochs:
             steps += 1
-            mean = family.mean(lam)
-            slope, hessian = self._expected(cohort, lam, noise, family)
-            site = family.natural(mean, hessian) + family.linear(slope)
-            moved = _towards(lam, (cavity + site) / entropy_weight, lr, family)
+            hessian = self._hessian(cohort, lam, noise, family)
+            site = family.natural(family.mean(lam), hessian) + family.linear(slope)
+            target = (cavity + site) / entropy_weight
+            rate = self._proper(lam, target, lr, family)
+            for _ in range(HALVINGS):
+                moved = torch.lerp(lam, target, rate)
+                there = self._slope(cohort, moved, noise, family)
+                steeper = self._steeper(lam, slope, moved, there, cavity, family)
+                if not bool(steeper.any()):
+                    break
+                rate[steeper] /= 2
             done = bool((moved - lam).norm() <= self.tolerance * moved.norm())
-            lam = moved
+            lam, slope = moved, there
             if done:
                 break
         return PosteriorFit(lam, memory, torch.full((len(cohort),), float(steps)))
+
+    def _proper(self, lam: Tensor, target: Tensor, lr: float, family: Family) -> Tensor:
+        """The largest of lr, lr/2, lr/4, ... that keeps a row of lam + rate (target - lam) proper; [C, 1, ...]."""
+        rate = lam.new_full((len(lam), *[1] * (lam.dim() - 1)), lr)
+        for _ in range(HALVINGS):
+            bad = family.improper(torch.lerp(lam, target, rate)) > 0
+            if not bool(bad.any()):
+                break
+            rate[bad] /= 2
+        return rate
+
+    def _steeper(
+        self, lam: Tensor, slope: Tensor, moved: Tensor, there: Tensor, cavity: Tensor, family: Family
+    ) -> Tensor:
+        """[C] whether the way from lam to moved is steeper at its end; steps too small to count are not."""
+        here, end = family.mean(lam), family.mean(moved)
+        way = end - here
+        before = ((slope + family.energy_grad(cavity, here)) * way).sum(1).abs()
+        after = ((there + family.energy_grad(cavity, end)) * way).sum(1).abs()
+        return (after > before) & (way.norm(dim=1) > self.tolerance * end.norm(dim=1))
 
     def _noise(self, cohort: Cohort) -> Tensor:
         """[2 samples, C, P], in pairs."""
@@ -66,21 +94,15 @@ class Solver(Settings):
             stream.fill(sample)
         return torch.cat([drawn, -drawn])
 
-    def _expected(self, cohort: Cohort, lam: Tensor, noise: Tensor, family: Family) -> tuple[Tensor, Tensor]:
-        """E_q[∇f_k] [C, P] and E_q[H_k]."""
-        points = [family.sample(lam, z) for z in noise] or [family.mean(lam)]
-        slopes = [cohort.full_grad(theta) for theta in points]
-        hessians = [curvature(cohort, theta, family, self.curvature) for theta in points]
-        return torch.stack(slopes).mean(0), torch.stack(hessians).mean(0)
+    def _slope(self, cohort: Cohort, lam: Tensor, noise: Tensor, family: Family) -> Tensor:
+        """E_q[∇f_k]; [C, P]."""
+        return torch.stack([cohort.full_grad(theta) for theta in _points(lam, noise, family)]).mean(0)
+
+    def _hessian(self, cohort: Cohort, lam: Tensor, noise: Tensor, family: Family) -> Tensor:
+        """E_q[H_k], as a precision of the family."""
+        found = [curvature(cohort, theta, family, self.curvature) for theta in _points(lam, noise, family)]
+        return torch.stack(found).mean(0)
 
 
-def _towards(lam: Tensor, target: Tensor, lr: float, family: Family) -> Tensor:
-    """lam + rate (target - lam), rate the largest of lr, lr/2, lr/4, ... that keeps a row proper."""
-    rate = lam.new_full((len(lam), *[1] * (lam.dim() - 1)), lr)
-    for _ in range(HALVINGS):
-        moved = torch.lerp(lam, target, rate)
-        bad = family.improper(moved) > 0
-        if not bool(bad.any()):
-            break
-        rate[bad] /= 2
-    return moved
+def _points(lam: Tensor, noise: Tensor, family: Family) -> list[Tensor]:
+    return [family.sample(lam, z) for z in noise] or [family.mean(lam)]

@@ -126,7 +126,8 @@ def test_at_pvis_fixed_point_a_dual_is_the_natural_gradient(exchange, covariance
 
 def natural_gradient(cohort, lam, solver, family):
     """-∇_mu E_q[f_k] at q = N(lam) for a cohort of one, with the solver's own samples."""
-    slope, hessian = solver._expected(cohort, lam.unsqueeze(0), solver._noise(cohort), family)
+    given = cohort, lam.unsqueeze(0), solver._noise(cohort), family
+    slope, hessian = solver._slope(*given), solver._hessian(*given)
     site = family.natural(family.mean(lam).unsqueeze(0), hessian) + family.linear(slope)
     return site[0]
 
