@@ -1,9 +1,10 @@
 """Logistic regression over digit pairs ("Federated ADMM from Bayesian Duality", Fig. 3a), in small.
 
 Five clients with two digits each, posteriors with a full covariance, a weak prior. The variational objective of the
-server's posterior over rounds, and its value for the pooled data: PVI jumps up, damped PVI and BregmanADMM are slower
-than BayesADMM. Pictures are averaged down, so that a covariance is a small matrix; clients take expectations at the
-mean. BregmanADMM's steps on mu must be tiny for its precision to stay positive.
+server's posterior over rounds, and its value for the pooled data: damped PVI and BregmanADMM are slower than BayesADMM.
+PVI, which the paper saw diverge, does so here only if clients' steps leave their basin, which von's line search
+prevents. Pictures are averaged down, so that a covariance is a small matrix; clients take expectations at the mean.
+BregmanADMM's steps on mu must be tiny for its precision to stay positive.
 """
 
 from collections.abc import Mapping

@@ -26,10 +26,12 @@ def test_the_outlier_is_drawn(tmp_path):
     assert path.stat().st_size > 5000
 
 
-def test_logistic_regression_is_drawn_and_comes_down(tmp_path):
+def test_on_logistic_regression_bayes_admm_is_faster_than_damped_pvi_and_bregman_admm(tmp_path):
     path = tmp_path / "logistic.png"
     duality_logistic.draw(path, source="digits", count=8, side=2, rounds=1)
     assert path.stat().st_size > 5000
-    found = duality_logistic.curves(duality_logistic.problem("digits", 12, 2), rounds=2)
+    found = duality_logistic.curves(duality_logistic.problem("digits", 12, 2), rounds=3)
     best = found["all data"][0]
-    assert best - 1 < found["BayesADMM"][-1] < found["BayesADMM"][0]
+    above = {name: values[3] - best for name, values in found.items() if name != "all data"}
+    assert all(value > -1 for value in above.values())
+    assert above["BayesADMM"] < 0.5 * min(above["PVI, damped"], above["BregmanADMM"])
