@@ -23,6 +23,7 @@ from fedddp.local import Nothing, PosteriorFit, Settings, check
 from fedddp.task import Task
 
 HALVINGS = 40
+SMALL = 1e-6  # a relative move of the mean that leaves no basin: its slopes are rounding errors before long
 
 
 @dataclass
@@ -79,12 +80,12 @@ class Solver(Settings):
     def _steeper(
         self, lam: Tensor, slope: Tensor, moved: Tensor, there: Tensor, cavity: Tensor, family: Family
     ) -> Tensor:
-        """[C] whether the way from lam to moved is steeper at its end; steps too small to count are not."""
+        """[C] whether the way from lam to moved is steeper at its end; small steps are not asked."""
         here, end = family.mean(lam), family.mean(moved)
         way = end - here
         before = ((slope + family.energy_grad(cavity, here)) * way).sum(1).abs()
         after = ((there + family.energy_grad(cavity, end)) * way).sum(1).abs()
-        return (after > before) & (way.norm(dim=1) > self.tolerance * end.norm(dim=1))
+        return (after > before) & (way.norm(dim=1) > SMALL * end.norm(dim=1))
 
     def _noise(self, cohort: Cohort) -> Tensor:
         """[2 samples, C, P], in pairs."""
