@@ -57,9 +57,13 @@ def ggn_diag(cohort: Cohort, theta: Tensor, samples: int = 0) -> Tensor:
     return _sum_of_squares(cohort, theta, columns)
 
 
-def squared_grads(cohort: Cohort, theta: Tensor) -> Tensor:
-    """Σ_i (∂loss_i/∂theta)² over each client's examples at theta [C, P]: the empirical Fisher's diagonal; [C, P]."""
-    return _sum_of_squares(cohort, theta, lambda _: partial(_slope, cohort.task.objective))
+def squared_grads(cohort: Cohort, theta: Tensor, chosen: Tensor | None = None) -> Tensor:
+    """Σ_i (∂loss_i/∂theta)² over each client's examples at theta [C, P]: the empirical Fisher's diagonal; [C, P].
+
+    With coordinates `chosen` [Q] those alone, [C, Q]; layers that have none of them cost nothing.
+    """
+    found = _sum_of_squares(cohort, theta, lambda _: partial(_slope, cohort.task.objective), chosen)
+    return found if chosen is None else found[:, chosen]
 
 
 def ggn_full(cohort: Cohort, theta: Tensor) -> Tensor:
@@ -141,14 +145,17 @@ def _signed(
         yield (root @ signs.unsqueeze(-1)).squeeze(-1) / samples**0.5
 
 
-def _sum_of_squares(cohort: Cohort, theta: Tensor, columns: Callable[[int], Columns]) -> Tensor:
+def _sum_of_squares(
+    cohort: Cohort, theta: Tensor, columns: Callable[[int], Columns], chosen: Tensor | None = None
+) -> Tensor:
     """Σ_i Σ_c (J_iᵀ a_ic)² for each client; [C, P]."""
     task = cohort.task
     total = torch.zeros_like(theta)
     squares: Squares | None = None
     for row, inputs, targets in examples(cohort, _chunk(task.module)):
         if squares is None:
-            squares = _by_layer if _layers_tell_all(task, theta[row], inputs[:1], targets[:1]) else _by_example
+            by_layer = partial(_by_layer, wanted=_names(task, chosen))
+            squares = by_layer if _layers_tell_all(task, theta[row], inputs[:1], targets[:1]) else _by_example
         total[row] += squares(task, theta[row], inputs, targets, columns(row))
     return total
 
@@ -184,12 +191,24 @@ def _by_jacobian(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor) -> 
     return half.T @ half
 
 
-def _by_layer(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor, columns: Columns) -> Tensor:
-    """Sum of squares [P] from the inputs and output gradients of each layer."""
+def _names(task: Task, chosen: Tensor | None) -> set[str] | None:
+    """Parameters that have one of the chosen coordinates; None for all."""
+    if chosen is None:
+        return None
+    marks = torch.zeros(task.layout.numel, dtype=torch.bool, device=chosen.device).index_fill(0, chosen, True)
+    return {name for name, place in task.layout.slices().items() if bool(marks[place].any())}
+
+
+def _by_layer(
+    task: Task, theta: Tensor, inputs: Tensor, targets: Tensor, columns: Columns, wanted: set[str] | None = None
+) -> Tensor:
+    """Sum of squares [P] from the inputs and output gradients of each layer; of those `wanted`, where not of all."""
     total = torch.zeros_like(theta)
     place, views = task.layout.slices(), task.layout.views(theta)
     with _tapped(task.module) as taps, torch.enable_grad():
         outputs = _outputs(task, theta.detach().requires_grad_(), inputs)
+    if wanted is not None:
+        taps = [t for t in taps if any(f"{t[0]}{n}" in wanted for n, _ in t[1].named_parameters(recurse=False))]
     squared = [torch.zeros_like(output) for _, _, _, output in taps]
     patches = [_patches(layer, x) for _, layer, x, _ in taps]
     for vector in columns(outputs.detach(), targets):

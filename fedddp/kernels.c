@@ -1,9 +1,9 @@
-/* Elementwise work in one pass over memory each: IVON, gathering bytes, the grids of exact sums. Rows [c, n] lie one
+/* Elementwise work in one pass over memory each: IVON, sites, gathering bytes, the grids of exact sums. Rows [c, n] lie one
  * after the other.
  *
  * Every operation here is rounded as written (the file is compiled without contraction into fused multiply-adds and
- * without reordering), so the results have the same bits as the tensor operations in data, noise.py,
- * local/ivon.py and grid.py.
+ * without reordering), so the results have the same bits as the tensor operations in data, noise.py, local and
+ * grid.py.
  */
 #include <math.h>
 #include <stdint.h>
@@ -47,6 +47,16 @@ void perturb(long rows, long n, const uint64_t *key, uint64_t draw, const int16_
             for (uint32_t j = 0; j < (size + 1) / 2; j++) word[j] = mix32(mix32(first + j) ^ high);
             shift(size, word, quantile, scale, mean + k, variance + k, noise + k, theta + k);
         }
+    }
+}
+
+/* slope <- slope + (precision theta - shift), the gradient of a Gaussian site's energy; site is [rows, 2, n] */
+void add_pull(long rows, long n, const float *site, const float *theta, float *slope) {
+    for (long row = 0; row < rows; row++) {
+        const float *restrict move = site + 2 * row * n, *restrict precision = move + n;
+        const float *restrict here = theta + row * n;
+        float *restrict total = slope + row * n;
+        for (long i = 0; i < n; i++) total[i] += precision[i] * here[i] - move[i];
     }
 }
 

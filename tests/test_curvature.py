@@ -159,6 +159,16 @@ def test_a_module_whose_layers_do_not_tell_all_is_taken_example_by_example():
     exact(curvature.ggn_diag(cohort, theta), curvature.ggn_full(cohort, theta).diagonal(dim1=1, dim2=2))
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_squared_gradients_of_some_layers_are_those_of_all(model):
+    cohort = small(*MODELS[model])
+    theta = start(cohort)
+    whole, places = curvature.squared_grads(cohort, theta), cohort.task.layout.slices()
+    for name in places:
+        chosen = torch.arange(places[name].start, places[name].stop)[1:]
+        assert torch.equal(curvature.squared_grads(cohort, theta, chosen), whole[:, chosen])
+
+
 class Convolutions(nn.Module):
     """Strided and padded, dilated without a bias, grouped, and padded by name."""
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fedddp import kernels
+from fedddp import gaussian, kernels, local
 from fedddp.data import Dataset, Examples
 from fedddp.local import ivon
 from fedddp.noise import Quantile, quantiles
@@ -49,6 +49,18 @@ def test_a_step_has_the_same_bits_with_and_without_a_compiler(size, monkeypatch)
             state.noise.copy_(state.mean * 0.7)  # both are scratch to a step
             state.grad.copy_(state.mean - 0.4)
         found.append([state.mean, state.variance, state.momentum])
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+
+
+@compiled
+@pytest.mark.parametrize("size", SIZES)
+def test_a_sites_pull_has_the_same_bits_with_and_without_a_compiler(size, monkeypatch):
+    precision, shift, theta, slope = rows(2, 4, size, low=-0.3)
+    site, found = torch.stack([shift, precision], dim=1), []
+    for by_tensors in (False, True):
+        monkeypatch.setattr(kernels, "suit", lambda _, off=by_tensors: not off)
+        found.append(slope.clone())
+        local.add_pull(found[-1], site, theta, gaussian.diagonal)
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
 
 

@@ -6,9 +6,11 @@
 Where no client knows anything (Σ_k F_k is about 0) the plain mean stands in.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from fedddp.cohort import Cohort
 from fedddp.curvature import ggn_diag, squared_grads
@@ -17,7 +19,7 @@ from fedddp.methods.fedavg import Clients, Server
 from fedddp.reduce import Mean, Message, Sum, Totals
 from fedddp.task import Task
 
-FISHERS = {"ggn": ggn_diag, "empirical": squared_grads}
+FISHERS: dict[str, Callable[[Cohort, Tensor], Tensor]] = {"ggn": ggn_diag, "empirical": squared_grads}
 
 
 @dataclass

@@ -55,7 +55,7 @@ class Method:
     def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
         fit = local.minimise(cohort, server.theta, clients.solver)
         theta = perturb(fit.theta, self.noise, cohort, "update")
-        curvature = squared_grads(cohort, fit.theta)[:, server.chosen]
+        curvature = squared_grads(cohort, fit.theta, server.chosen)
         curvature = perturb(curvature, self.noise, cohort, "curvature").clamp_min(0)
         return Clients(fit.memory), self.message(theta, curvature, cohort, server.chosen)
 
