@@ -9,7 +9,7 @@ are products of g_i with patches of x_i that all c share, other layers take per-
 parameters. So no Jacobian of batch x classes x parameters is ever held.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -28,6 +28,7 @@ CHUNK = 256  # examples at a time
 ROOM = 1 << 24  # numbers that a chunk's per-example gradients or Jacobians may take
 
 Columns = Callable[[Tensor, Tensor], Iterator[Tensor]]  # outputs, targets -> vectors a_i at the outputs, [B, ...] each
+Tap = tuple[str, nn.Module, Tensor, Tensor]  # a layer's name as a prefix, itself, its input and its output
 Squares = Callable[[Task, Tensor, Tensor, Tensor, Columns], Tensor]
 
 
@@ -52,7 +53,7 @@ def ggn_diag(cohort: Cohort, theta: Tensor, samples: int = 0) -> Tensor:
     def columns(row: int) -> Columns:
         if samples:
             return partial(_signed, objective, samples=samples, generator=signs[row])
-        return partial(_roots, objective)
+        return partial(roots, objective)
 
     return _sum_of_squares(cohort, theta, columns)
 
@@ -124,7 +125,7 @@ def _root(objective: Objective, outputs: Tensor, targets: Tensor) -> Tensor:
     return vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
 
 
-def _roots(objective: Objective, outputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
+def roots(objective: Objective, outputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
     """The columns of every position's A, one after the other."""
     root = _root(objective, outputs, targets)  # [B, ..., V, V]
     blocks = root.reshape(len(root), -1, *root.shape[-2:])  # [B, positions, V, V]
@@ -181,7 +182,7 @@ def _by_linear(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor) -> Te
 def _by_jacobian(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
     """The GGN of a chunk [P, P], of any model."""
     outputs = _outputs(task, theta, inputs)
-    root = torch.stack([a.flatten(1) for a in _roots(task.objective, outputs, targets)], 2)  # [B, F, columns]
+    root = torch.stack([a.flatten(1) for a in roots(task.objective, outputs, targets)], 2)  # [B, F, columns]
 
     def predict(one: Tensor, point: Tensor) -> Tensor:
         return _outputs(task, point, one.unsqueeze(0)).flatten()
@@ -205,14 +206,12 @@ def _by_layer(
     """Sum of squares [P] from the inputs and output gradients of each layer; of those `wanted`, where not of all."""
     total = torch.zeros_like(theta)
     place, views = task.layout.slices(), task.layout.views(theta)
-    with _tapped(task.module) as taps, torch.enable_grad():
-        outputs = _outputs(task, theta.detach().requires_grad_(), inputs)
+    taps, outputs = tapped(task, theta, inputs)
     if wanted is not None:
         taps = [t for t in taps if any(f"{t[0]}{n}" in wanted for n, _ in t[1].named_parameters(recurse=False))]
     squared = [torch.zeros_like(output) for _, _, _, output in taps]
-    patches = [_patches(layer, x) for _, layer, x, _ in taps]
-    for vector in columns(outputs.detach(), targets):
-        slopes = torch.autograd.grad(outputs, [tap[3] for tap in taps], vector, retain_graph=True, allow_unused=True)
+    patches = [patches_of(layer, x) for _, layer, x, _ in taps]
+    for slopes in slopes_at(taps, outputs, columns(outputs.detach(), targets)):
         for (name, layer, x, _), g, sum_, patch in zip(taps, slopes, squared, patches, strict=True):
             if g is None:
                 continue
@@ -243,7 +242,7 @@ def _per_example(layer: nn.Module, own: dict[str, Tensor], x: Tensor, g: Tensor)
     return gradients
 
 
-def _patches(layer: nn.Module, x: Tensor) -> Tensor | None:
+def patches_of(layer: nn.Module, x: Tensor) -> Tensor | None:
     """[B, positions, inputs of one] that an ordinary convolution multiplies its kernels with; None for other layers."""
     if not isinstance(layer, nn.Conv2d) or layer.groups > 1 or layer.padding_mode != "zeros" or x.dim() != 4:
         return None
@@ -277,10 +276,32 @@ def _layers_tell_all(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor)
     return bool((found - truth).norm() <= 1e-3 * truth.norm())
 
 
+def tapped(task: Task, theta: Tensor, inputs: Tensor) -> tuple[list[Tap], Tensor]:
+    """The layers' taps and the model's outputs, with a graph from the outputs to every tap.
+
+    It ends at the inputs rather than at theta, where it can (tokens have no gradients): a backward pass through a
+    convolution would otherwise also take the gradient of its kernel, which nobody asks for.
+    """
+    leaf = inputs.is_floating_point()
+    with _tapped(task.module) as taps, torch.enable_grad():
+        inputs = inputs.detach().requires_grad_(leaf)
+        outputs = _outputs(task, theta.detach().requires_grad_(not leaf), inputs)
+    return taps, outputs
+
+
+def slopes_at(taps: list[Tap], outputs: Tensor, vectors: Iterable[Tensor]) -> Iterator[list[Tensor | None]]:
+    """Gradients at the layers' outputs, for one vector at the model's outputs after the other; None where unused."""
+    used = [tap[3].requires_grad for tap in taps]
+    nodes = [tap[3] for tap, use in zip(taps, used, strict=True) if use]
+    for vector in vectors:
+        found = iter(torch.autograd.grad(outputs, nodes, vector, retain_graph=True, allow_unused=True))
+        yield [next(found) if use else None for use in used]
+
+
 @contextmanager
-def _tapped(module: nn.Module) -> Iterator[list[tuple[str, nn.Module, Tensor, Tensor]]]:
+def _tapped(module: nn.Module) -> Iterator[list[Tap]]:
     """Collects (name, layer, input, output) of every layer with parameters of its own as the module is called."""
-    taps: list[tuple[str, nn.Module, Tensor, Tensor]] = []
+    taps: list[Tap] = []
 
     def tap(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
         def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:

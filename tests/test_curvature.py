@@ -189,9 +189,21 @@ def test_convolutions_of_every_kind_are_taken_layer_by_layer():
     exact(curvature.ggn_diag(cohort, theta), curvature.ggn_full(cohort, theta).diagonal(dim1=1, dim2=2))
 
 
-@pytest.fixture(scope="module")
-def factored():
-    cohort = small(*MODELS["mlp"])
+class Padded(nn.Module):
+    """Convolutions with and without a bias, padded and strided, pooled, and two linear layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.MaxPool2d(2), nn.ReLU())
+        self.last = nn.Sequential(nn.Conv2d(3, 4, 2, stride=2, bias=False), nn.Flatten(), nn.Linear(16, 10))
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.body(x.view(-1, 1, 8, 8))))
+
+
+@pytest.fixture(scope="module", params=[MODELS["mlp"], ["model.name=tests.test_curvature:Padded"]])
+def factored(request):
+    cohort = small(*request.param)
     theta = start(cohort)
     return cohort, theta, kron(cohort, theta)
 
@@ -228,3 +240,10 @@ def test_kron_refuses_group_norm_and_names_the_layer():
     cohort = small(*MODELS["conv"])
     with pytest.raises(ValueError, match=r"GroupNorm.*use the diagonal"):
         kron(cohort, start(cohort))
+
+
+def test_kron_refuses_layers_called_twice_and_grouped_convolutions():
+    for model, words in {"Tied": "more than once", "Convolutions": "'third' is a Conv2d"}.items():
+        cohort = small(f"model.name=tests.test_curvature:{model}")
+        with pytest.raises(ValueError, match=f"{words}.*use the diagonal"):
+            kron(cohort, start(cohort))

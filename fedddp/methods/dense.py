@@ -4,7 +4,7 @@
     server   teacher = Σ_k N_k logits_k / Σ_k N_k,    theta <- Σ_k N_k theta_k / Σ_k N_k,    and then, `epochs` times:
              a new generator learns to make inputs x that the teacher takes for random labels y and the student not:
                  CE(teacher(x), y) - diversity · KL(teacher(x) | student(x)) where their answers differ
-             theta learns KL(teacher | student) at a temperature on all batches made so far
+             theta learns KL(teacher | student) at a temperature, in `passes` over all batches made so far
 
 No data is used. Where the server holds validation points they choose among the epochs. The published term on statistics
 of BatchNorm has no meaning for models without it. Every rank does the server's work alike.
@@ -40,7 +40,8 @@ class Server(NamedTuple):
 
 @dataclass
 class Method:
-    epochs: int = 20  # batches to make; after each, one pass over all batches made so far
+    epochs: int = 20  # batches to make
+    passes: int = 10  # after each, over all batches made so far: cheap beside making one
     generator_steps: int = 30  # per batch
     batch_size: int = 256
     latent: int = 256  # numbers that a made-up input is made from
@@ -52,7 +53,7 @@ class Method:
     temperature: float = 20.0  # of the distillation
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "generator_steps", "latent", "width"):
+        for name in ("epochs", "passes", "generator_steps", "latent", "width"):
             check(f"method.{name}", getattr(self, name), getattr(self, name) >= 1, "at least 1")
         check("method.batch_size", self.batch_size, self.batch_size >= 2, "at least 2")
         for name in ("generator_lr", "lr", "temperature"):
@@ -93,7 +94,7 @@ class Method:
         for _ in range(self.epochs):
             inputs = self._make_up(task, teacher, theta)
             made.append((inputs, teacher(inputs).detach()))
-            for number in torch.randperm(len(made)).tolist():
+            for number in torch.cat([torch.randperm(len(made)) for _ in range(self.passes)]).tolist():
                 solver.step(theta[None], self._slope(task, theta, *made[number])[None], state, self.lr)
             if task.data.validation is None or score_of(task, theta) > score_of(task, best):
                 best = theta.clone()
