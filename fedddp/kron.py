@@ -1,4 +1,4 @@
-"""Kronecker-factored curvature (K-FAC) of each client's own data: what laplace-torch makes, in a third of its time.
+"""Kronecker-factored curvature (K-FAC) of each client's own data: what laplace-torch makes, in half its time.
 
 A layer's block of the GGN is taken as outer ⊗ inner: the sum of g gᵀ over the gradients g at its outputs (a column of
 the loss's curvature each) times the mean of x xᵀ over its inputs x; a bias is a layer whose input is 1. Positions of a
@@ -125,8 +125,11 @@ def _second_moment(g: Tensor) -> Tensor:
 def _inner(layer: nn.Module, x: Tensor) -> Tensor:
     """Σ x xᵀ over examples, in the mean over positions."""
     patches = patches_of(layer, x)
-    flat = (x if patches is None else patches).flatten(0, -2)  # [B · positions, i]
-    return flat.mT @ flat * (len(x) / len(flat))
+    if patches is None:
+        flat = x.flatten(0, -2)
+        return flat.mT @ flat * (len(x) / len(flat))
+    size = patches.shape[2]
+    return torch.addbmm(x.new_zeros(size, size), patches.mT, patches) / patches.shape[1]
 
 
 def _block(name: str, found: list[dict[str, Block]], num_examples: Tensor) -> Block:
