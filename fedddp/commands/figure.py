@@ -1,11 +1,15 @@
 """draw a figure of one of the papers anew"""
 
 import argparse
+from inspect import signature
 from pathlib import Path
+
+from fedddp.commands import split_words
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="without a name: list them")
+    parser.add_argument("words", nargs="*", metavar="experiment or key=value", help="for figures of experiments")
     parser.add_argument("--out", type=Path, help="a .png, .svg or .pdf file (default: NAME.png)")
 
 
@@ -24,6 +28,13 @@ def call(arguments: argparse.Namespace) -> int:
     if arguments.name not in names:
         raise ValueError(f"figure {arguments.name}: unknown; choose one of {', '.join(names)}")
     out = arguments.out or Path(f"{arguments.name}.png")
-    import_module(f"fedddp.figures.{arguments.name}").draw(out)
+    draw = import_module(f"fedddp.figures.{arguments.name}").draw
+    if not arguments.words:
+        draw(out)
+    elif "experiment" in signature(draw).parameters:
+        experiment, settings = split_words(arguments.words)
+        draw(out, experiment=experiment, settings=settings)
+    else:
+        raise ValueError(f"figure {arguments.name}: takes no settings, so leave out {' '.join(arguments.words)}")
     print(out)
     return 0

@@ -1,6 +1,8 @@
 """Accuracy against the number of mixture components ("FedBEns", Fig. 2).
 
 Clients train the largest mixture once; smaller ones are its first components, so that only the server works again.
+`fedddp figure fedbens_mixtures fedbens_fmnist_a01 split.alpha=0.05,0.4 seed=0..2` draws a line for each heterogeneity,
+with a band of one deviation over seeds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +21,7 @@ from fedddp.evaluate import evaluate
 from fedddp.exchange import Exchange
 from fedddp.federate import Federation
 from fedddp.figures._least_squares import alone
+from fedddp.jobs.grid import points
 from fedddp.methods._mixture import Mixture
 from fedddp.pictures import COLOURS, STYLE
 from fedddp.task import Task
@@ -29,19 +32,16 @@ CPU = torch.device("cpu")
 def draw(
     out: Path,
     experiment: str | None = None,
-    settings: Sequence[str] = (),
-    members: int = 5,
-    alphas: Sequence[float] = (0.1, 0.4),
-    seeds: Sequence[int] = (0, 1, 2),
+    settings: Sequence[str] = ("split.alpha=0.1,0.4", "seed=0..2"),
     exchange: Exchange | None = None,
 ) -> None:
-    """A line for each heterogeneity (split.alpha), with a band of one deviation over seeds; PNG, SVG or PDF by name."""
+    """PNG, SVG or PDF by name; settings are a grid, as for a sweep."""
     lines: dict[str, list[list[float]]] = {}
+    configs = [configuration.load(experiment, ["method=fedbens", *point]) for point in points(settings)]
+    members = configs[0].method.members
     with alone(exchange) as world:
-        for alpha in alphas:
-            words = ["method=fedbens", *settings, f"split.alpha={alpha}"]
-            configs = [configuration.load(experiment, [*words, f"seed={seed}"]) for seed in seeds]
-            lines[f"α = {alpha}"] = [accuracies(config, world, members) for config in configs]
+        for config in configs:
+            lines.setdefault(f"α = {config['split.alpha']}", []).append(accuracies(config, world, members))
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(4.2, 2.8), layout="constrained")
         _curves(figure.subplots(), lines, range(1, members + 1))

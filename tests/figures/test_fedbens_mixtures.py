@@ -3,6 +3,7 @@
 import pytest
 
 from fedddp import config as configuration
+from fedddp.cli import main
 from fedddp.figures import fedbens_mixtures
 from tests.small import MODELS, fresh, run, settings
 
@@ -18,5 +19,12 @@ def test_first_components_of_one_training_are_smaller_runs(exchange, tmp_path):
 
 def test_a_picture_is_drawn(exchange, tmp_path):
     path = tmp_path / "mixtures.png"
-    fedbens_mixtures.draw(path, settings=WORDS[1:], members=2, alphas=[0.3, 1.0], seeds=[0], exchange=exchange)
+    last = dict(word.split("=", 1) for word in [*WORDS[1:], "method.members=2", "split.alpha=0.3,1.0"])
+    fedbens_mixtures.draw(path, None, [f"{key}={value}" for key, value in last.items()], exchange)
     assert path.stat().st_size > 5000
+
+
+def test_figures_of_no_experiment_take_no_settings(capsys):
+    with pytest.raises(SystemExit):
+        main(["figure", "fedpa_toy", "seed=1"])
+    assert "takes no settings" in capsys.readouterr().err
