@@ -5,14 +5,21 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from fedddp.local import check
 
-def channels(shape: tuple[int, ...]) -> tuple[list[nn.Module], int]:
-    """The layers that give stored images [N, H, W] a channel axis, if they lack it, and the number of channels."""
+
+def channels(shape: tuple[int, ...], pool: int = 1) -> tuple[list[nn.Module], int]:
+    """The layers that give stored images [N, H, W] a channel axis, if they lack it, and the number of channels.
+
+    With `pool`, images are averaged over squares of so many pixels first: the same network on less work.
+    """
+    check("model.pool", pool, pool >= 1, "at least 1")
     if len(shape) not in (2, 3):
         raise ValueError(
             f"model.name: this model takes images [H, W] or [C, H, W]; the data's inputs are {list(shape)}"
         )
-    return ([nn.Unflatten(1, (1, shape[0]))], 1) if len(shape) == 2 else ([], shape[0])
+    shrink: list[nn.Module] = [nn.AvgPool2d(pool)] if pool > 1 else []
+    return ([nn.Unflatten(1, (1, shape[0])), *shrink], 1) if len(shape) == 2 else (shrink, shape[0])
 
 
 def conv(
@@ -44,9 +51,14 @@ def classifier(
 
 
 def two_convolutions(
-    shape: tuple[int, ...], width: tuple[int, int], hidden: list[int], classes: int, bias: bool = True
+    shape: tuple[int, ...],
+    width: tuple[int, int],
+    hidden: list[int],
+    classes: int,
+    bias: bool = True,
+    pool: int = 1,
 ) -> nn.Module:
     """conv 5x5 - pool - conv 5x5 - pool - hidden - classes, with ReLU"""
-    layers, depth = channels(shape)
+    layers, depth = channels(shape, pool)
     layers += conv(depth, width[0], 5, bias=bias) + conv(*width, 5, bias=bias)
     return classifier(layers, shape, hidden, classes, bias)

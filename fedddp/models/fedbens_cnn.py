@@ -13,6 +13,7 @@ from fedddp.models._image import two_convolutions
 @dataclass
 class Model:
     bias: bool = False
+    pool: int = 1  # average images over squares of so many pixels first
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        return two_convolutions(shape, (32, 64), [512, 128], classes, self.bias)
+        return two_convolutions(shape, (32, 64), [512, 128], classes, self.bias, self.pool)

@@ -17,9 +17,10 @@ from fedddp.models._image import channels, classifier, conv
 @dataclass
 class Model:
     hidden: int = 128
+    pool: int = 1  # average images over squares of so many pixels first
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        layers, depth = channels(shape)
+        layers, depth = channels(shape, self.pool)
         for inputs, outputs in pairwise([depth, 32, 64, 128]):
             layers += conv(inputs, outputs, 3, padding=1)
         return classifier(layers, shape, [self.hidden], classes)
