@@ -20,6 +20,7 @@ NUMBER = 4  # bytes of a float32
         ("mimelite", 2, 2),
         ("fedpa", 1, 1),
         ("fedcurv", 3, 3),
+        ("fisher_merge", 2, 1),
     ],
 )
 def test_vectors_sent_per_client_and_round(exchange, tmp_path, method, up, down):
@@ -31,3 +32,8 @@ def test_vectors_sent_per_client_and_round(exchange, tmp_path, method, up, down)
         assert record["bytes_up"] == summary["bytes_up"]
     both = summary["bytes_up"] + summary["bytes_down"]
     assert summary["bytes_clients"] == both * summary["rounds"] * summary["clients"]
+
+
+def test_regmean_sends_its_parameters_and_the_second_moments_of_its_layers_inputs(exchange, tmp_path):
+    summary = run(settings("regmean", "model.name=mlp", "model.hidden=[12]"), str(tmp_path))
+    assert summary["bytes_up"] == (65 * 12 + 13 * 10) * NUMBER + (65**2 + 13**2) * 8  # moments are float64

@@ -52,3 +52,7 @@ class Method:
         known = total["fisher"] > self.floor * total["examples"]
         ratio = total["pull"] / torch.where(known, total["fisher"], 1)
         return Server(torch.where(known, ratio, total["theta"]))
+
+    def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
+        """A client sends theta_k, F_k and N_k; that their product is summed too is our way to add up."""
+        return {"bytes_up": (2 * after.theta.numel() + 1) * after.theta.itemsize}

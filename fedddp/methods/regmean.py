@@ -55,6 +55,11 @@ class Method:
             _set_weight(views, prefix, mean + change)
         return Server(merged)
 
+    def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
+        """A client sends theta_k and its G_k; that their products are summed too is our way to add up."""
+        grams = [value for name, value in total.items() if name.endswith("gram")]
+        return {"bytes_up": sum(part.numel() * part.itemsize for part in [after.theta, *grams])}
+
 
 def grams(cohort: Cohort, theta: Tensor) -> dict[str, Tensor]:
     """Σ_i x_i x_iᵀ over what each client's linear layers are fed at theta [C, P]; {prefix: [C, d, d]}."""
