@@ -5,7 +5,8 @@ the recurrence and by solving with the explicit covariance.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from fedddp.figures._least_squares import cohort, least_squares
+from fedddp.launch import keep_memory
 from fedddp.local import iasg, sgd
 from fedddp.methods.fedpa import delta
 from fedddp.params import Layout
@@ -28,28 +30,34 @@ LARGEST_SOLVE = 3000  # parameters whose covariance is still solved with
 
 
 class Cost(NamedTuple):
-    """Seconds of processor time, the least of several runs."""
+    """Seconds of processor time, the medians over turns."""
 
     average: float  # fedavg's client step
     sample: float  # the same with samples
     recurrence: float
     solve: float  # NaN where it was not tried
+    overhead: float  # of samples and recurrence, as a share of fedavg's step in the same turn
 
 
-def cost(dims: int, repeats: int = 5) -> Cost:
+def cost(dims: int, turns: int = 5) -> Cost:
+    """All take turns, since a machine's speed changes from one second to the next: only neighbours compare."""
     task = problem(dims)
     settings = {"lr": 0.1, "epochs": EPOCHS, "batch_size": BATCH}
     plain = sgd.Solver(**settings)  # type: ignore[arg-type]
     sampler = iasg.Solver(**settings, steps_per_sample=EPOCHS * EXAMPLES // BATCH // SAMPLES)  # type: ignore[arg-type]
-    with torch.no_grad():
+    with torch.no_grad(), one_thread():
         _, samples = sampler.sample(cohort(task, 0), task.initial, sampler.memory(task, 1))
         own = samples.theta[0]
-        return Cost(
-            _least(lambda: plain.minimise(cohort(task, 0), task.initial, plain.memory(task, 1)), repeats),
-            _least(lambda: sampler.sample(cohort(task, 0), task.initial, sampler.memory(task, 1)), repeats),
-            _least(lambda: delta(task.initial, own, SHRINKAGE), repeats),
-            _least(lambda: solved(task.initial, own), repeats) if dims <= LARGEST_SOLVE else float("nan"),
-        )
+        works: list[Callable[[], object]] = [
+            lambda: plain.minimise(cohort(task, 0), task.initial, plain.memory(task, 1)),
+            lambda: sampler.sample(cohort(task, 0), task.initial, sampler.memory(task, 1)),
+            lambda: delta(task.initial, own, SHRINKAGE),
+            *[lambda: solved(task.initial, own)] * (dims <= LARGEST_SOLVE),
+        ]
+        taken = torch.tensor([[_seconds(work) for work in works] for _ in range(turns)])  # [turns, works]
+    average, sample, recurrence, *solve = (float(column.median()) for column in taken.T)
+    overhead = (taken[:, 1] + taken[:, 2]) / taken[:, 0] - 1
+    return Cost(average, sample, recurrence, solve[0] if solve else float("nan"), float(overhead.median()))
 
 
 def problem(dims: int) -> Task:
@@ -68,24 +76,37 @@ def solved(theta: Tensor, samples: Tensor) -> Tensor:
     return torch.linalg.solve(covariance, theta - samples.mean(0))
 
 
-def _least(work: Callable[[], object], repeats: int) -> float:
-    taken = []
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        taken.append(time.process_time() - start)
-    return min(taken)
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other would count as work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
-def draw(out: Path, dims: tuple[int, ...] = (100, 1000, 10_000, 100_000), repeats: int = 5) -> None:
-    """The figure as PNG, SVG or PDF, by the name of `out`; more than one thread makes it another figure."""
-    found = [cost(size, repeats) for size in dims]
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def draw(out: Path, dims: tuple[int, ...] = (100, 1000, 10_000, 100_000), turns: int = 9) -> None:
+    """The figure as PNG, SVG or PDF, by the name of `out`, with what the samples add to a client's step."""
+    keep_memory()  # as runs do: otherwise a step's time is that of fresh pages
+    found = [cost(size, turns) for size in dims]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(4.6, 3), layout="constrained")
         axes = figure.subplots()
         names = ("client step of fedavg", "with samples", "change by recurrence", "change by solving")
-        for name, colour, times in zip(names, COLOURS, zip(*found, strict=True), strict=False):
+        for name, colour, times in zip(names, COLOURS, zip(*(each[:4] for each in found), strict=True), strict=False):
             axes.plot(dims, [1000 * seconds for seconds in times], "o-", color=colour, label=name)
+        for size, each in zip(dims, found, strict=True):
+            place = (size, 1300 * each.sample)  # just above the point
+            axes.annotate(f"{100 * each.overhead:+.0f} %", place, ha="center")
         axes.set(xscale="log", yscale="log", xlabel="parameters", ylabel="milliseconds")
+        axes.set_ylim(top=3000 * max(each.sample for each in found))
         axes.legend()
         figure.savefig(out, dpi=150)

@@ -61,5 +61,5 @@ def _reset(name: str, layer: nn.Module) -> None:
     elif list(layer.parameters(recurse=False)):
         raise ValueError(
             f"model: layer {name or type(layer).__name__!r} has parameters but no reset_parameters(), so it cannot be "
-            "started anew for an ensemble: give it one, or use method.models=1"
+            "started anew for an ensemble: give it one, or use method.members=1"
         )

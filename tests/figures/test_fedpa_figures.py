@@ -40,8 +40,15 @@ def test_the_study_is_drawn(tmp_path, monkeypatch):
 
 def test_the_cost_is_drawn_and_both_ways_to_the_change_agree(tmp_path):
     path = tmp_path / "cost.png"
-    fedpa_cost.draw(path, dims=(10, 50), repeats=1)
+    fedpa_cost.draw(path, dims=(10, 50), turns=1)
     assert path.stat().st_size > 5000
     theta, samples = torch.ones(6), torch.randn(10, 6, generator=stream("samples"))
     change = fedpa_cost.delta(theta, samples, fedpa_cost.SHRINKAGE)
     torch.testing.assert_close(fedpa_cost.solved(theta, samples), change, rtol=1e-4, atol=1e-5)
+
+
+def test_samples_and_their_change_cost_a_tenth_of_the_client_step_at_most():
+    """With 100,000 parameters and ten samples; about 3 % on a quiet machine, so a busy one passes as well."""
+    found = fedpa_cost.cost(100_000, turns=5)
+    assert found.overhead < 0.1
+    assert found.recurrence < 0.1 * found.average
