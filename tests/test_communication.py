@@ -21,6 +21,7 @@ NUMBER = 4  # bytes of a float32
         ("fedpa", 1, 1),
         ("fedcurv", 3, 3),
         ("fisher_merge", 2, 1),
+        ("fedfisher", 2, 1),  # with a diagonal, at once, however many phases the server's descent takes
     ],
 )
 def test_vectors_sent_per_client_and_round(exchange, tmp_path, method, up, down):
@@ -37,3 +38,10 @@ def test_vectors_sent_per_client_and_round(exchange, tmp_path, method, up, down)
 def test_regmean_sends_its_parameters_and_the_second_moments_of_its_layers_inputs(exchange, tmp_path):
     summary = run(settings("regmean", "model.name=mlp", "model.hidden=[12]"), str(tmp_path))
     assert summary["bytes_up"] == (65 * 12 + 13 * 10) * NUMBER + (65**2 + 13**2) * 8  # moments are float64
+
+
+def test_fedbens_sends_its_mixture_at_once(exchange, tmp_path):
+    """Two modes with a diagonal and the last layer's block each; the server's four phases are our way to descend."""
+    summary = run(settings("fedbens", *MODELS["mlp"], "federation.rounds=1"), str(tmp_path))
+    assert summary["bytes_up"] == 2 * (2 * summary["parameters"] + (13 * 10) ** 2) * NUMBER
+    assert summary["bytes_down"] == 2 * summary["parameters"] * NUMBER

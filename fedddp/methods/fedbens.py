@@ -145,9 +145,9 @@ class Method:
         return Server(descent.best[descent.score.argmax()], descent.best, server.starts, descent)
 
     def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
-        """What a client would send in one message; the server's objective, in the mean over members."""
+        """A client sends its mixture once: phases are our way to descend. The objective is in the mean over members."""
         if "bytes" in total:
-            return {"bytes_once": float(total["bytes"])}
+            return {"bytes_up": float(total["bytes"])}
         again = (total["clients"] - 1) / self.prior_variance
         objective = total["value"] - 0.5 * again * before.descent.theta.square().sum(1)
         return {"objective": float(objective.mean())}

@@ -111,8 +111,8 @@ class Method:
         return Server(descent.best[0] if step == self.steps else server.theta, descent)
 
     def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
-        """What a client would send in one message: its mode and its Fisher information."""
-        return {"bytes_once": float(total["bytes"])} if "bytes" in total else {}
+        """A client sends its mode and its Fisher information once: phases are our way to descend."""
+        return {"bytes_up": float(total["bytes"])} if "bytes" in total else {}
 
     def _compress(self, fisher: Tensor, task: Task) -> Tensor:
         if self.fisher == "diag":

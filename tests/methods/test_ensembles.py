@@ -28,7 +28,7 @@ def test_a_run_records_ensemble_and_members(exchange, tmp_path):
     summary = run(settings("fedbens", *MODELS["mlp"], "federation.rounds=1"), fresh(tmp_path, "run"))
     (record,) = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert record["accuracy_min"] <= record["accuracy_max"]
-    assert {"nll", "ece", "bytes_once", "objective", "train_loss"} <= record.keys()
+    assert {"nll", "ece", "bytes_up", "objective", "train_loss"} <= record.keys()
     assert summary["accuracy"] == record["accuracy"]
 
 

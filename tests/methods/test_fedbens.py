@@ -245,4 +245,4 @@ def test_what_a_client_would_send_at_once_is_counted(exchange):
     task = toy.task()
     fed = toy.federation(fedbens.Method(members=2, mixtures=[1, 1, 1, 1, 2], steps=1), toy.Exact(), task, exchange)
     _, report = fed.round(fed.method.init_server(task), 0)
-    assert report.metrics["bytes_once"] == 8 * (4 + 1 + 16) * 6 / 5  # mode, factors of 1 and 4; six components
+    assert report.metrics["bytes_up"] == 8 * (4 + 1 + 16) * 6 / 5  # mode, factors of 1 and 4; six components

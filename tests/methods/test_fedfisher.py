@@ -54,10 +54,10 @@ def test_fewer_bits_cost_a_little_accuracy_and_save_bytes(exchange, fisher, bits
     (a, before), (b, after) = (fed.round(fed.method.init_server(task), 0) for fed in (one, other))
     assert 0 < (a.theta - b.theta).norm() < (0.6 if rank else 0.05) * (a.theta - task.initial).norm()
     numel, numbers = task.layout.numel, one.store.memory.fisher.shape[1]
-    assert before.metrics["bytes_once"] == 8 * (numel + numbers)
+    assert before.metrics["bytes_up"] == 8 * (numel + numbers)
     if not rank:
-        assert after.metrics["bytes_once"] == 2 * numel + bits // 8 * numbers
-    assert after.metrics["bytes_once"] < before.metrics["bytes_once"]
+        assert after.metrics["bytes_up"] == 2 * numel + bits // 8 * numbers
+    assert after.metrics["bytes_up"] < before.metrics["bytes_up"]
 
 
 def test_validation_points_choose_the_place_on_the_way(exchange):
