@@ -82,3 +82,16 @@ def test_a_module_that_prints_alike_but_computes_otherwise_is_another(worlds, tm
         words = ["method=fedavg", *SMALL, "federation.rounds=1", f"model.name={path}:Own", f"federation.fits={fits}"]
         worlds(1).run(run, words, str(tmp_path / str(number)))
         assert len(files(fits)) == 3 * (number + 1)
+
+
+def test_a_client_goes_from_or_comes_to_a_finished_run_and_nobody_trains_again(worlds, tmp_path):
+    """FedBEns' mixtures are remade from kept fits; each client is a cohort of its own, whoever else is there."""
+    fits, alone = tmp_path / "fits", "federation.cohort_width=1"
+    whole = worlds(1).run(play, "fedbens", tmp_path / "whole", fits, alone)[0]
+    before = files(fits)
+    without = worlds(1).run(play, "fedbens", tmp_path / "without", fits, alone, "method.join=[2]")[0]
+    assert files(fits) == before
+    planned = [alone, "method.leave=[2]", "federation.rounds=2"]
+    assert without == worlds(1).run(play, "fedbens", tmp_path / "left", None, *planned)[0]
+    assert worlds(1).run(play, "fedbens", tmp_path / "back", fits, alone)[0] == whole != without
+    assert files(fits) == before

@@ -11,7 +11,8 @@ of mixture components need their ½ log |Λ_m|. A client's gradient is Σ_m r_m 
 descents are phases in which only sums travel.
 
 Mixtures are kept, and a client trains only once. Rounds after the first form the posterior anew from the clients that
-are in the federation then (Remark 3): `join` are not in the first round, `leave` only in the first.
+are in the federation then (Remark 3): `join` are not in the first round, `leave` only in the first. After a run with
+federation.fits and federation.cohort_width=1, the same run with join=[k] is the federation without k; nobody trains.
 """
 
 from dataclasses import dataclass, field
