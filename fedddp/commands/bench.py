@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-STUDIES = ("exchange", "steps")  # asked for by name; each prints a table of its own
+STUDIES = ("curvature", "exchange", "steps")  # asked for by name; each prints a table of its own
 OWN_RANKS = ("memory", "predict", "ranks", "scale", "startup")  # studies that start their ranks themselves
 
 
