@@ -6,7 +6,9 @@
              -Σ_k log q_k(w) + (K - 1) log p(w),    p = N(0, σ²)                          (Eqs. 2-4)
     predict  1/M Σ_m p(y | x, w_m) over the server's M modes
 
-Eq. 5 prints the prior with the other sign, which would count it 2K - 1 times; Eq. 2 divides by p^(K-1). The weights r_m
+Eq. 2 divides by p^(K-1); Eq. 5 prints the prior with the other sign, which counts it 2K - 1 times (rule = printed).
+Where no client has curvature the first is highest at the *sum* of the clients' modes, which is right for modes of
+posteriors but K times too far for modes of likelihoods, as published; the second at half of their mean. The weights r_m
 of mixture components need their ½ log |Λ_m|. A client's gradient is Σ_m r_m Λ_m (w - w_m), so Λ_m never leaves it: the
 descents are phases in which only sums travel.
 
@@ -34,6 +36,8 @@ from fedddp.methods._structures import STRUCTURES, Structure
 from fedddp.reduce import Gather, Mean, Message, Sum, Totals
 from fedddp.task import Task
 
+RULES = {"divided": -1, "printed": 1}  # the prior's exponent, in units of K - 1
+
 
 class Server(NamedTuple):
     theta: Tensor  # [P] the best member on the validation points, or the first
@@ -49,6 +53,7 @@ class Method:
     structure: str = "kron"  # of the curvature: kron, last (diagonal, and the last layer in full) or diag
     temperature: float = 0.1  # T: below 1 the likelihood counts more
     prior_variance: float = 0.1  # σ²
+    rule: str = "divided"  # by p^(K-1), or printed: times p^(K-1)
     prior_at_clients: bool = False  # whether clients train on the posterior rather than the likelihood
     steps: int = 300  # of the server's Adam
     lr: float = 0.001
@@ -60,6 +65,7 @@ class Method:
         check("method.members", self.members, self.members >= 1, "at least 1")
         check("method.mixtures", self.mixtures, all(m >= 1 for m in self.mixtures), "numbers above 0, one per client")
         check("method.structure", self.structure, self.structure in STRUCTURES, " or ".join(STRUCTURES))
+        check("method.rule", self.rule, self.rule in RULES, " or ".join(RULES))
         check("method.temperature", self.temperature, self.temperature > 0, "above 0")
         check("method.prior_variance", self.prior_variance, self.prior_variance > 0, "above 0")
         most = max(self.mixtures, default=self.members)
@@ -137,21 +143,23 @@ class Method:
         return clients, {"slope": Sum(slopes), "value": Sum(values), "clients": Sum(counted)}
 
     def descend(self, server: Server, total: Totals, task: Task, step: int) -> Server:
-        again = (total["clients"] - 1) / self.prior_variance  # the prior is in every client's posterior: divide
         look = step % self.validate_every == 0 or step == self.steps
-        gradient = total["slope"] - again * server.descent.theta
+        gradient = total["slope"] + self.prior_precision(total["clients"]) * server.descent.theta
         descent = advance(server.descent, gradient, task, self._adam, validate=look)
         if step < self.steps:
             return server._replace(descent=descent)
         return Server(descent.best[descent.score.argmax()], descent.best, server.starts, descent)
 
+    def prior_precision(self, clients: Tensor) -> Tensor:
+        """Of the prior's part in the server's objective, beside its part in every client's posterior."""
+        return RULES[self.rule] * (clients - 1) / self.prior_variance
+
     def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
         """A client sends its mixture once: phases are our way to descend. The objective is in the mean over members."""
         if "bytes" in total:
             return {"bytes_up": float(total["bytes"])}
-        again = (total["clients"] - 1) / self.prior_variance
-        objective = total["value"] - 0.5 * again * before.descent.theta.square().sum(1)
-        return {"objective": float(objective.mean())}
+        prior = 0.5 * self.prior_precision(total["clients"]) * before.descent.theta.square().sum(1)
+        return {"objective": float((total["value"] + prior).mean())}
 
     def _train(self, start: Tensor, mixture: Mixture, cohort: Cohort, local: Point, rows: Tensor, number: int) -> None:
         """Component `number` of the mixtures of some rows, in place."""

@@ -36,7 +36,7 @@ def gradient(fed, theta, number=0):
     _, message = fed.method.slope(server, fed.store.read(ids), cohort, fed.local)
     assert all(isinstance(entry, Sum) for entry in message.values())
     total = {name: entry.value.sum(0) for name, entry in message.items()}
-    return total["slope"] - (total["clients"] - 1) / fed.method.prior_variance * theta
+    return total["slope"] + fed.method.prior_precision(total["clients"]) * theta
 
 
 def posterior(task, method, clients):
@@ -77,11 +77,11 @@ def precisions(task, method, rows):
     return torch.stack(kept) / method.temperature + eye / method.prior_variance
 
 
-@pytest.mark.parametrize("structure", ["diag", "kron"])
-def test_the_gradient_is_that_of_the_log_mixtures(exchange, structure):
-    """Against torch's own densities, ½ log |Λ| included."""
+@pytest.mark.parametrize(("structure", "rule"), [("diag", "divided"), ("kron", "divided"), ("kron", "printed")])
+def test_the_gradient_is_that_of_the_log_mixtures(exchange, structure, rule):
+    """Against torch's own densities, ½ log |Λ| included; Eq. 5 adds the prior's log where Eq. 4 takes it away."""
     task = given.task(given.mlp(), (5,))
-    method = fedbens.Method(members=3, structure=structure, steps=1, temperature=2.0, prior_variance=0.7)
+    method = fedbens.Method(members=3, structure=structure, steps=1, temperature=2.0, prior_variance=0.7, rule=rule)
     local = sgd.Solver(lr=0.05, epochs=3, batch_size=10)
     fed = toy.federation(method, local, task, exchange)
     toy.iterate(fed, 1)
@@ -100,9 +100,20 @@ def test_the_gradient_is_that_of_the_log_mixtures(exchange, structure):
             torch.stack([part.log_prob(theta) for part in parts]) - torch.tensor(3.0).log()
         ).logsumexp(0)
     prior = MultivariateNormal(torch.zeros_like(theta[0]), 0.7 * torch.eye(len(theta[0]), dtype=torch.float64))
-    objective = objective + 2 * prior.log_prob(theta)
+    objective = objective + (2 if rule == "divided" else -2) * prior.log_prob(theta)
     (truth,) = torch.autograd.grad(objective.sum(), theta)
     close(gradient(fed, theta.detach()), truth, 1e-7)
+
+
+@pytest.mark.parametrize(("rule", "share"), [("divided", toy.K), ("printed", toy.K / (2 * toy.K - 1))])
+def test_where_nobody_has_curvature_the_rules_part(exchange, rule, share):
+    """Clients that train on their likelihood stay at the start there: K times as far, or half of it."""
+    task = toy.task(start=0.3)
+    task.data.train.inputs[:, 2] = 0.0
+    local = sgd.Solver(lr=0.05, epochs=2, batch_size=5)
+    method = fedbens.Method(structure="diag", steps=400, rule=rule, **(GAUSSIAN | {"lr": 0.02}))
+    server = toy.iterate(toy.federation(method, local, task, exchange), 1)[-1]
+    close(server.theta[2], torch.tensor(0.3 * share, dtype=torch.float64), 1e-3)
 
 
 @dataclass
