@@ -124,7 +124,7 @@ class Method:
         message: Message = {
             "modes": Gather(mixture.modes * here.view(-1, 1, 1)),
             "weight": Gather(mixture.weight * here.unsqueeze(1)),
-            "bytes": Mean(counts.to(cohort.task.dtype) * _bytes(mixture)),
+            "bytes": Mean((new * counts).to(cohort.task.dtype) * _bytes(mixture)),
         }
         return mixture, message
 
@@ -155,7 +155,7 @@ class Method:
         return RULES[self.rule] * (clients - 1) / self.prior_variance
 
     def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
-        """A client sends its mixture once: phases are our way to descend. The objective is in the mean over members."""
+        """A client sends its mixture when it has trained: phases are our way to descend. The objective is a mean."""
         if "bytes" in total:
             return {"bytes_up": float(total["bytes"])}
         prior = 0.5 * self.prior_precision(total["clients"]) * before.descent.theta.square().sum(1)

@@ -257,3 +257,15 @@ def test_what_a_client_would_send_at_once_is_counted(exchange):
     fed = toy.federation(fedbens.Method(members=2, mixtures=[1, 1, 1, 1, 2], steps=1), toy.Exact(), task, exchange)
     _, report = fed.round(fed.method.init_server(task), 0)
     assert report.metrics["bytes_up"] == 8 * (4 + 1 + 16) * 6 / 5  # mode, factors of 1 and 4; six components
+
+
+def test_a_mixture_is_sent_once_and_by_those_who_are_here(exchange):
+    task = toy.task()
+    method = fedbens.Method(members=1, steps=1, join=[1], leave=[0])
+    fed = toy.federation(method, toy.Exact(), task, exchange)
+    server, sent = method.init_server(task), []
+    for number in range(3):
+        server, report = fed.round(server, number)
+        sent.append(report.metrics["bytes_up"] * toy.K)
+    one = 8 * (4 + 1 + 16)
+    assert sent == pytest.approx([4 * one, one, 0])  # all but the one that comes; that one; nobody
