@@ -1,31 +1,20 @@
 """The `fedddp` command: one line for an error, a traceback only with --debug."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
 
 from fedddp import __version__, commands
+from fedddp.runs.rank import attempt
 
 
 def main(words: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if words is None else words)
     arguments = _parse(words)
-    try:
-        sys.exit(arguments.call(arguments))
-    except BrokenPipeError:  # the reader of our output left: `fedddp list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except Exception as error:
-        if arguments.debug:
-            raise
-        if _speaks(error):
-            print(f"fedddp: {_one_line(error)}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, ValueError) else 1)
+    sys.exit(attempt(partial(arguments.call, arguments), arguments.debug))
 
 
 def _parse(words: list[str]) -> argparse.Namespace:
@@ -36,7 +25,6 @@ def _parse(words: list[str]) -> argparse.Namespace:
         parser.error(f"not understood: {' '.join(rest)}")
     if rest:
         arguments.words += rest
-    arguments.all_words = words
     return arguments
 
 
@@ -51,20 +39,3 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--debug", action="store_true", help="show tracebacks")
         sub.set_defaults(call=command.call)
     return parser
-
-
-def _speaks(error: Exception) -> bool:
-    """What all ranks know alike, rank 0 says; what only one rank knows, that rank says."""
-    from fedddp.exchange import PeerFailed, RankLost
-    from fedddp.federate import ClientFailed, Diverged
-
-    shared = isinstance(error, PeerFailed | ClientFailed | Diverged | ValueError | RankLost)
-    return not shared or os.environ.get("RANK", "0") == "0"
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or "failed"
-    ours = isinstance(error, ValueError | OSError) or (
-        isinstance(error, RuntimeError) and type(error) is not RuntimeError
-    )
-    return text if ours else f"{type(error).__name__}: {text} (--debug shows where)"

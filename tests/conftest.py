@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedddp.exchange import Exchange
+from fedddp.exchange.group import Exchange
 from tests.world import Ranks
 
 
@@ -17,7 +17,7 @@ def pytest_configure() -> None:
     torch.set_num_threads(1)
 
 
-LONG = ("slurm", "contracts", "test_cli.py", "test_kills.py", "test_experiments.py")
+LONG = ("slurm", "contracts", "checks", "test_cli.py", "test_api.py", "runs")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,8 +13,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fedddp.cli import main
-from fedddp.jobs import local
-from fedddp.jobs.meeting import Place, meet
+from fedddp.jobs import pool
+from fedddp.jobs.rendezvous import Place, join
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Forked:
 
 
 def start(*words: object, ranks: int = 1, cwd: Path | None = None, **env: str) -> Forked:
-    context, folder, attempt = local.warm(), Path(tempfile.mkdtemp()), uuid.uuid4().hex
+    context, folder, attempt = pool.warm(), Path(tempfile.mkdtemp()), uuid.uuid4().hex
     processes = []
     for rank in range(ranks):
         place = Place(rank, ranks, rank, attempt, "localhost")
@@ -70,6 +70,6 @@ def _main(words: list[str], place: Place, folder: Path, cwd: Path, env: dict[str
     os.chdir(cwd)
     os.environ.clear()
     os.environ |= env
-    kept = meet(folder, place)
+    kept = join(folder, place)
     main(words)
     del kept

@@ -6,39 +6,15 @@ from typing import Any
 
 import torch
 
-from fedddp import config as configuration
-from fedddp import registry
-from fedddp.config import Config
-from fedddp.exchange import Exchange
-from fedddp.job import Job
+from fedddp.checks.small import MODELS, SETTINGS, SMALL
+from fedddp.core import registry
+from fedddp.exchange.group import Exchange
+from fedddp.runs import config as configuration
+from fedddp.runs.config import Config
+from fedddp.runs.job import Job
 
+__all__ = ["METHODS", "MODELS", "SETTINGS", "SMALL", "Killed", "fresh", "run", "settings"]
 METHODS = registry.names("method")
-SMALL = [
-    "data.name=digits",
-    "data.test_fraction=0.85",
-    "split.clients=7",
-    "split.minimum=4",
-    "federation.rounds=3",
-    "federation.check_every=1",
-    "evaluation.every=3",
-    "evaluation.samples=2",
-    "evaluation.histograms=0",  # nor pictures, which take longer than the run
-    "federation.cohort_width=3",  # several clients a cohort, so that bits would show a rank-dependent grouping
-    "local.batch_size=8",
-    "local.epochs=1",
-]
-MODELS = {
-    "mlp": ["model.name=mlp", "model.hidden=[12]"],
-    "conv": ["model.name=cnn", "model.channels=[4,8]", "model.groups=2"],
-}
-SETTINGS: dict[str, list[str]] = {  # what a method needs beyond its defaults to be quick on this data
-    "dense": ["method.epochs=2", "method.generator_steps=2", "method.batch_size=16", "method.width=4"],
-    "fedbens": ["method.structure=last", "method.members=2", "method.steps=4"],  # kron has no factors for GroupNorm
-    "fedlap_func": ["method.steps=4"],
-    "fedfisher": ["method.fisher=diag", "method.steps=4"],
-    # eigenvectors of 910 parameters take seconds and have their own test; plain Newton steps are too long for a network
-    "fednl": ["method.compressor=top", "method.decay=0.1"],
-}
 
 
 def settings(method: str, *more: str) -> list[str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedddp import registry
-from fedddp.config import folder
+from fedddp.core import registry
+from fedddp.runs.config import folder
 
 PACKAGE = Path(__file__).parent.parent / "fedddp"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -31,21 +31,58 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def test_only_exchange_talks_to_torch_distributed():
-    """The launcher may start torchrun's agent; collectives live in one file."""
-    users = {p.name for p in FILES if any(name == "torch.distributed" for name in imports(p))}
-    assert users <= {"exchange.py"}
-    agents = {str(p.relative_to(PACKAGE)) for p in FILES if any(n.startswith("torch.distributed.") for n in imports(p))}
-    assert agents <= {"launch.py", "jobs/meeting.py", "jobs/rank.py"}
+ROOMS = (  # a room may import from itself and from those above it; rooms side by side may know each other
+    {"core"},
+    {"exchange"},
+    {"clients"},
+    {"rounds"},
+    {"methods", "local", "models", "data", "splits"},
+    {"runs"},
+    {"jobs"},
+    {"reports"},
+    {"checks", "figures", "bench"},
+    {"api", "__init__"},
+    {"commands"},
+    {"cli", "__main__"},
+)
+LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 
 
-def test_imports_point_one_way():
-    """The engine does not know methods, data or jobs by name; methods do not know the engine's loop."""
-    for path in FILES:
-        names = imports(path)
-        if path.parent.name in ("methods", "local", "models", "data", "splits"):
-            for above in ("fedddp.federate", "fedddp.job", "fedddp.cli", "fedddp.exchange"):
-                assert not any(n == above or n.startswith(f"{above}.") for n in names), f"{path.name} imports {above}"
+def room(module: str) -> str:
+    """`fedddp.core.check` is in core."""
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def module(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def upward(path: Path) -> set[str]:
+    """What a file imports, at its head or inside a function, from a room below its own."""
+    own = LEVEL[room(module(path))]
+    ours = {name for name in imports(path) if name.startswith("fedddp.") and room(name) in LEVEL}
+    return {name for name in ours if LEVEL[room(name)] > own}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_down_only(path):
+    assert not upward(path)
+
+
+def test_the_import_rule_can_fail(tmp_path, monkeypatch):
+    bad = PACKAGE / "core" / "bad.py"
+    monkeypatch.setattr(f"{__name__}.imports", lambda _: {"fedddp.jobs.pool", "fedddp.core.check"})
+    assert upward(bad) == {"fedddp.jobs.pool"}
+
+
+def test_every_file_is_in_a_room():
+    assert {room(module(path)) for path in FILES} <= set(LEVEL)
+
+
+def test_one_module_talks_to_torch_distributed():
+    users = {str(p.relative_to(PACKAGE)) for p in FILES if any(n.startswith("torch.distributed") for n in imports(p))}
+    assert users <= {"exchange/group.py", "jobs/here.py"}  # here starts torchrun's agent beside GPUs
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))

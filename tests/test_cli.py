@@ -76,7 +76,7 @@ MISTAKES = {  # found before a run starts
     "wrong type": (["run", "local.epochs=2", "local.lr=fast"], "local.lr=fast: must be of type float"),
     "out of range": (["run", "federation.participation=1.5"], "federation.participation=1.5: must be in (0, 1]"),
     "negative lr": (["run", "local.lr=-1"], "local.lr=-1.0: must be a number above 0"),
-    "unknown method": (["run", "method=fedavgg"], "method.name=fedavgg: unknown; choose one of"),
+    "unknown method": (["run", "method=fedavgg"], "method=fedavgg: unknown; did you mean fedavg?"),
     "unknown experiment": (["run", "digitz"], "experiment digitz: unknown; did you mean digits?"),
     "no such file": (["run", "mine.yaml"], "mine.yaml: no such file"),
     "not a setting": (["run", "digits", "rounds"], "'rounds': not understood; settings are written key=value"),
@@ -86,7 +86,7 @@ MISTAKES = {  # found before a run starts
 LATE_MISTAKES = {  # found by the ranks
     "empty clients": (["split=iid", "split.clients=5000"], "use fewer clients (split.clients)"),
     "batch norm": (["model.name=tests/modules.py:WithBatchNorm"], "layer 'norm' is a BatchNorm1d"),
-    "no such module": (["model.name=no.such:Thing"], "model.name=no.such:Thing: cannot be imported"),
+    "no such module": (["model.name=no.such:Thing"], "model=no.such:Thing: no.such: cannot be imported"),
 }
 
 

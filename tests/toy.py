@@ -1,26 +1,21 @@
 """Linear regression over unequal clients in float64: every optimum and posterior is known in closed form."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedddp import gaussian
-from fedddp.cohort import Cohort
-from fedddp.data import Dataset, Examples
-from fedddp.exchange import Exchange
-from fedddp.federate import Federation
-from fedddp.gaussian import Family
-from fedddp.local import Fit, Nothing
-from fedddp.objective import SquaredError
-from fedddp.oracle import Oracle
-from fedddp.params import Layout
-from fedddp.plan import Plan
-from fedddp.rng import Streams, stream
-from fedddp.splits import Shards
-from fedddp.store import ClientStore
-from fedddp.task import Task
+from fedddp.clients.oracle import Oracle
+from fedddp.core.data import Dataset, Examples
+from fedddp.core.objective import SquaredError
+from fedddp.core.params import Layout
+from fedddp.core.rng import Streams, stream
+from fedddp.core.shards import Shards
+from fedddp.core.task import Task
+from fedddp.exchange.group import Exchange
+from fedddp.rounds.federate import Federation
+from fedddp.rounds.plan import Plan
+from fedddp.rounds.store import ClientStore
 
 SIZES, D = (9, 24, 13, 30, 17), 4
 K = len(SIZES)
@@ -66,28 +61,6 @@ def pooled(toy: Task, decay: float = 0.0, weights: list[float] | None = None) ->
     hessian = sum(w * g for w, (g, _) in zip(weights, grams, strict=True))
     shift = sum(w * s for w, (_, s) in zip(weights, grams, strict=True))
     return torch.linalg.solve(hessian + decay * torch.eye(toy.layout.numel, dtype=torch.float64), shift)
-
-
-@dataclass
-class Exact:
-    """A point solver that returns the exact minimiser of f_k + energy(site); a test instrument."""
-
-    def memory(self, toy: Task, count: int) -> Nothing:
-        return Nothing()
-
-    def minimise(
-        self, cohort: Cohort, start: Tensor, memory: Any, site: Tensor | None = None, family: Family = gaussian.diagonal
-    ) -> Fit:
-        rows = []
-        for row, client in enumerate(cohort.ids):
-            hessian, shift = gram(cohort.task, client)
-            if site is not None:
-                lam = site[row] if site.dim() > 2 and len(site) == len(cohort) else site.reshape(site.shape[-2:])
-                precision = family.precision(lam)
-                hessian = hessian + (precision if precision.dim() == 2 else torch.diag(precision))
-                shift = shift + family.shift(lam)
-            rows.append(torch.linalg.solve(hessian, shift))
-        return Fit(torch.stack(rows), memory, torch.ones(len(cohort)))
 
 
 def federation(

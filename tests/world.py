@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fedddp.jobs import local
+from fedddp.jobs import pool
 
 MOST = 4
 PATIENCE = 180.0  # seconds for one call
@@ -73,7 +73,7 @@ class Ranks:
     def _start(self) -> None:
         if self.processes:
             return
-        context = local.warm()
+        context = pool.warm()
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.answers, self.calls = context.Queue(), [context.Queue() for _ in range(MOST)]
         for rank, queue in enumerate(self.calls):

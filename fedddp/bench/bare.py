@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from fedddp.bench.contender import Contender
-from fedddp.cohort import Cohort
-from fedddp.exchange import Exchange
+from fedddp.clients.cohort import Cohort
+from fedddp.core.task import Task
+from fedddp.exchange.group import Exchange
 from fedddp.local import adam
-from fedddp.task import Task
 
 
 class Bare(Contender):

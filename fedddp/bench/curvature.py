@@ -15,13 +15,13 @@ from laplace.curvature import CurvlinopsGGN
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedddp import config as configuration
 from fedddp.bench.workloads import COMMON
-from fedddp.build import make_federation, make_task
-from fedddp.cohort import Cohort
-from fedddp.exchange import Exchange
-from fedddp.kron import CHUNK, kron
-from fedddp.rng import stream
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.kron import CHUNK, kron
+from fedddp.core.rng import stream
+from fedddp.exchange.group import Exchange
+from fedddp.runs import config as configuration
+from fedddp.runs.build import make_federation, make_task
 
 ONE = ["model.name=lenet", "data.fraction=0.033334", "split.name=iid", "split.clients=1", "method=fedavg"]
 TURNS = 9

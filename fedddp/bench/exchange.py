@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from fedddp.exchange import Exchange
-from fedddp.grid import Segment, cut
-from fedddp.reduce import Field, Ledger
+from fedddp.exchange.fixed_point import Segment, cut
+from fedddp.exchange.group import Exchange
+from fedddp.exchange.reduce import Field, Reduction
 
 SIZES = (178_110, 10_000_000)  # the MLP 784-200-100-10, and a small ResNet
 PARTS = ("scales", "encode", "reduce", "decode")
@@ -32,8 +32,8 @@ def compare(size: int, exchange: Exchange) -> dict[str, Any]:
     """Median seconds of the slowest rank, and the median of the ratios within each repetition."""
     value, weight = torch.randn(size), torch.ones(1)
     floats = torch.randn(size)
-    road = exchange.road(size + 1, exchange.device)
-    flat, most = torch.zeros(size, dtype=torch.int64), road.source.shape[1]
+    transport = exchange.transport(size + 1, exchange.device)
+    flat, most = torch.zeros(size, dtype=torch.int64), transport.source.shape[1]
     (piece,) = cut([Segment([value], 50, torch.empty(size), torch.ones(1, dtype=torch.float64))], size)
     lengths = [min(most, size - low) for low in range(0, size, most)]
     steps: dict[str, Callable[[], object]] = {
@@ -41,7 +41,7 @@ def compare(size: int, exchange: Exchange) -> dict[str, Any]:
         "exact": lambda: _exact(size, exchange, [value, weight]),
         "scales": lambda: _scales(size, exchange, [value, weight]),
         "encode": lambda: piece.encode(flat),
-        "reduce": lambda: [road.start(0, words)() for words in lengths],
+        "reduce": lambda: [transport.start(0, words)() for words in lengths],
         "decode": lambda: piece.decode(flat),
     }
     seconds: dict[str, list[float]] = {name: [] for name in steps}
@@ -76,12 +76,12 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
-def _scales(size: int, exchange: Exchange, parts: list[torch.Tensor]) -> tuple[Ledger, list[int]]:
-    ledger = Ledger(0, [Field("theta", "mean", (size,), "float32")])
-    ledger.hold(parts)
-    return ledger, exchange.agree(ledger.exponents())
+def _scales(size: int, exchange: Exchange, parts: list[torch.Tensor]) -> tuple[Reduction, list[int]]:
+    reduction = Reduction(0, [Field("theta", "mean", (size,), "float32")])
+    reduction.hold(parts)
+    return reduction, exchange.agree(reduction.exponents())
 
 
 def _exact(size: int, exchange: Exchange, parts: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-    ledger, scales = _scales(size, exchange, parts)
-    return ledger.total(exchange, scales, exchange.world_size, exchange.device)
+    reduction, scales = _scales(size, exchange, parts)
+    return reduction.total(exchange, scales, exchange.world_size, exchange.device)

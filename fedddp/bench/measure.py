@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedddp import config as configuration
 from fedddp.bench.bare import Bare
 from fedddp.bench.contender import Contender
 from fedddp.bench.plain import Plain, PlainBayes
 from fedddp.bench.workloads import WORKLOADS
-from fedddp.build import make_federation, make_task
-from fedddp.cohort import Cohort
-from fedddp.evaluate import evaluate
-from fedddp.exchange import Exchange
-from fedddp.federate import Federation
-from fedddp.records import Recorder
+from fedddp.clients.cohort import Cohort
+from fedddp.exchange.group import Exchange
+from fedddp.rounds.federate import Federation
+from fedddp.runs import config as configuration
+from fedddp.runs.build import make_federation, make_task
+from fedddp.runs.evaluate import evaluate
+from fedddp.runs.records import Recorder
 
 
 class Ours(Contender):

@@ -10,17 +10,20 @@ import argparse
 import ctypes
 import gc
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedddp import config as configuration
-from fedddp import launch, tree
 from fedddp.bench.workloads import WORKLOADS
-from fedddp.build import make_federation, make_task
-from fedddp.exchange import Exchange
-from fedddp.job import Job
+from fedddp.core import tree
+from fedddp.exchange.group import Exchange
+from fedddp.jobs import here
+from fedddp.runs import config as configuration
+from fedddp.runs.build import make_federation, make_task
+from fedddp.runs.job import Job
+from fedddp.runs.rank import keep_memory
 
 CASES = {
     "fedavg": "a_adam",
@@ -34,12 +37,10 @@ MB = 1e6
 
 def call(arguments: argparse.Namespace, words: list[str]) -> int:
     """Each case in processes of its own, so that none finds what another left."""
-    if launch.is_rank():
-        return _rank(words)
     given = [word for word in words if word.startswith("case=")]
     rest = [word for word in words if word not in given]
     for case in given or [f"case={name}" for name in CASES]:
-        code = launch.start(arguments.ranks, ["bench", "memory", case, *rest], threads=1)
+        code = here.start(partial(_rank, [case, *rest]), arguments.ranks)
         if code:
             return code
     return 0
@@ -48,7 +49,7 @@ def call(arguments: argparse.Namespace, words: list[str]) -> int:
 def _rank(words: list[str]) -> int:
     case = words[0].removeprefix("case=")
     torch.set_num_threads(1)
-    launch.keep_memory()
+    keep_memory()
     exchange = Exchange.connect(torch.device("cpu"))
     settings = [*WORKLOADS[CASES[case]].settings, *words[1:], "evaluation.samples=4"]
     row = measure(case, settings, exchange)

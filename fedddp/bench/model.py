@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf, log2
 
-from fedddp.cost import Cost, Work
-from fedddp.plan import place
+from fedddp.rounds.cost import Cost, Work
+from fedddp.rounds.plan import place
 
 CHUNK = 1000  # test examples at a time
 

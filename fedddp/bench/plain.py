@@ -6,18 +6,21 @@ import torch
 from torch import Tensor, nn
 
 from fedddp.bench.contender import Contender
-from fedddp.build import make_module
-from fedddp.config import Config
-from fedddp.exchange import Exchange
-from fedddp.rng import permutations
-from fedddp.task import Task
+from fedddp.core.rng import permutations
+from fedddp.core.task import Task
+from fedddp.exchange.group import Exchange
+from fedddp.local import ivon
+from fedddp.methods import bayes_admm
+from fedddp.runs.build import make_module
+from fedddp.runs.config import Config
 
 
 class Plain(Contender):
     """Federated averaging as a loop over this rank's clients."""
 
     def __init__(self, task: Task, config: Config, clients: list[int], exchange: Exchange) -> None:
-        self.task, self.local, self.solver, self.exchange = task, config.local, config["local.name"], exchange
+        self.task, self.solver, self.exchange = task, config["local.name"], exchange
+        self.lr, self.batch_size = config["local.lr"], config["local.batch_size"]
         self.module, _ = make_module(config, task.data, task.objective.outputs(task.data), task.dtype)
         self.inputs = task.data.prepare(task.data.train.inputs, task.dtype)  # floats in memory: the quickest to read
         self.targets = task.data.train.targets
@@ -35,7 +38,7 @@ class Plain(Contender):
         """At the server's parameters, with no memory of earlier rounds."""
         nn.utils.vector_to_parameters(theta.clone(), self.module.parameters())  # parameters become views of it
         kind = torch.optim.Adam if self.solver == "adam" else torch.optim.SGD
-        return kind(self.module.parameters(), lr=self.local.lr)
+        return kind(self.module.parameters(), lr=self.lr)
 
     def _train(self, client: int, number: int, optimiser: Any) -> None:
         """An epoch on one client's data, in the order that fedddp takes."""
@@ -43,7 +46,7 @@ class Plain(Contender):
         index = self.task.shards.of_client(client)
         key = torch.tensor([self.task.streams.key("order", number, client)])
         order = index[permutations(key, torch.tensor([len(index)]))[0]]
-        for batch in order.split(self.local.batch_size):
+        for batch in order.split(self.batch_size):
             self._step(optimiser, self.inputs[batch], self.targets[batch])
 
     def _step(self, optimiser: Any, inputs: Tensor, targets: Tensor) -> None:
@@ -67,7 +70,9 @@ class PlainBayes(Plain):
 
     def __init__(self, task: Task, config: Config, clients: list[int], exchange: Exchange) -> None:
         super().__init__(task, config, clients, exchange)
-        self.method = config.method
+        assert isinstance(config.method, bayes_admm.Method)
+        assert isinstance(config.local, ivon.Solver)
+        self.method, self.ivon = config.method, config.local
         prior = torch.full_like(self.theta, self.method.delta)
         self.lam = self.sites = torch.stack([torch.zeros_like(prior), prior])
         self.duals = {client: torch.zeros_like(self.lam) for client in clients}
@@ -94,16 +99,16 @@ class PlainBayes(Plain):
         return torch.stack([precision * self._parameters(), precision])
 
     def _ivon(self, client: int, number: int) -> tuple[Any, float]:
-        import ivon
+        from ivon import IVON
 
         nn.utils.vector_to_parameters(self.theta.clone(), self.module.parameters())
         ess = len(self.task.shards.of_client(client)) / (self.method.rho * self.method.temperature)
-        options = {"lr": self.local.lr, "beta2": self.local.beta2, "rescale_lr": False}
-        optimiser = ivon.IVON(self.module.parameters(), ess=ess, hess_init=self.local.hess_init, **options)
+        options = {"lr": self.ivon.lr, "beta2": self.ivon.beta2, "rescale_lr": False}
+        optimiser = IVON(self.module.parameters(), ess=ess, hess_init=self.ivon.hess_init, **options)
         shift, pull = (self.lam - self.duals[client] / self.method.rho) / ess
         group = optimiser.param_groups[0]
         group["weight_decay"], self.shift = pull, shift
-        group["hess"] = self.lam[1] / ess - pull + (self.local.hess_init if number == 0 else 0)
+        group["hess"] = self.lam[1] / ess - pull + (self.ivon.hess_init if number == 0 else 0)
         return optimiser, ess
 
     def _step(self, optimiser: Any, inputs: Tensor, targets: Tensor) -> None:

@@ -13,20 +13,23 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedddp import config as configuration
-from fedddp import launch
 from fedddp.bench.model import CHUNK, Machine, Round, features, hops, predict
-from fedddp.build import make_federation, make_task
-from fedddp.evaluate import Evaluator
-from fedddp.exchange import Exchange
-from fedddp.federate import Federation as Engine
-from fedddp.plan import Assignment
+from fedddp.exchange.group import Exchange
+from fedddp.jobs import here
+from fedddp.rounds.federate import Federation
+from fedddp.rounds.plan import Assignment
+from fedddp.runs import config as configuration
+from fedddp.runs.build import make_federation, make_task
+from fedddp.runs.evaluate import Evaluator
+from fedddp.runs.rank import keep_memory
+from fedddp.runs.schema import typed
 
 SOME = ["split.name=resample", "split.clients=32", "split.minimum=20", "split.most=60"]  # digits, the default data
 MANY = ["split.name=resample", "split.clients=5000", "federation.participation=0.1"]
@@ -50,7 +53,7 @@ CHECK = {  # never seen by the fit
 
 
 @dataclass
-class Federation:
+class Asked:
     """What a prediction is asked for."""
 
     clients: int = 1_000_000
@@ -67,7 +70,7 @@ class Federation:
 class Measured:
     """Several rounds of a federation, after a first that warms up."""
 
-    federation: Engine
+    federation: Federation
     batch: int
     server: Any = None
     rounds: list[float] = field(default_factory=list)  # seconds of each
@@ -79,7 +82,7 @@ class Measured:
     @classmethod
     def of(cls, words: Sequence[str], exchange: Exchange) -> "Measured":
         config = configuration.load(None, words)
-        found = cls(make_federation(config, make_task(config, exchange.device), exchange), config.local.batch_size)
+        found = cls(make_federation(config, make_task(config, exchange.device), exchange), config.local.passes()[1])
         if exchange.world_size == 1:  # nothing is waited for, so what others do need not be counted
             found.federation.clock = time.process_time
         return found
@@ -128,7 +131,7 @@ def call(arguments: argparse.Namespace, words: list[str]) -> int:
     if arguments.clients or arguments.params:
         return _ask(arguments, words)
     if "RANK" not in os.environ and arguments.ranks > 1:
-        return launch.start(arguments.ranks, arguments.all_words, threads=1)
+        return here.start(partial(call, arguments, words), arguments.ranks)
     exchange = _connect()
     found = measure(CALIBRATE | CHECK, words, arguments.rounds, exchange)
     machine = calibrate([found[name] for name in CALIBRATE], exchange)
@@ -156,7 +159,7 @@ def _ask(arguments: argparse.Namespace, words: list[str]) -> int:
         about["bandwidth"] = arguments.bandwidth
     asked = {key: int(float(value)) for key, value in given.items() if key not in names}
     asked |= {key: getattr(arguments, key) for key in ("clients", "params") if getattr(arguments, key)}
-    shape, _ = configuration.typed("predict", Federation, asked)
+    shape, _ = typed("predict", Asked, asked)
     machine = replace(_here(arguments, names - set(about)), **about)
     active = shape.active or max(1, shape.clients // 100)
     sizes = (shape.params, shape.examples, shape.batch, shape.epochs, shape.width, shape.tests)
@@ -180,7 +183,7 @@ def _here(arguments: argparse.Namespace, missing: set[str]) -> Machine:
 
 def _connect() -> Exchange:
     torch.set_num_threads(1)
-    launch.keep_memory()
+    keep_memory()
     return Exchange.connect(torch.device("cpu"))
 
 

@@ -10,21 +10,21 @@ import argparse
 import json
 import statistics
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedddp import launch
 from fedddp.bench.measure import compare
 from fedddp.bench.workloads import WORKLOADS
-from fedddp.exchange import Exchange
+from fedddp.exchange.group import Exchange
+from fedddp.jobs import here
+from fedddp.runs.rank import keep_memory
 
 
 def call(arguments: argparse.Namespace, words: list[str]) -> int:
     """Each repetition in new processes; a second word names the workload: `fedddp bench ranks a_adam`."""
-    if launch.is_rank():
-        return _rank(arguments, words)
     names = [w for w in arguments.words if w in WORKLOADS] or ["a_sgd", "a_adam"]
     for name in names:
         found = []
@@ -42,8 +42,7 @@ def _repetition(name: str, words: list[str], arguments: argparse.Namespace) -> d
     with tempfile.TemporaryDirectory() as folder:
         for ranks in (1, arguments.ranks):
             out = Path(folder) / f"{ranks}.json"
-            given = ["--rounds", str(arguments.rounds), "--out", str(out)]
-            if launch.start(ranks, ["bench", "ranks", name, *words, *given], threads=1):
+            if here.start(partial(_rank, name, words, arguments.rounds, out), ranks):
                 raise RuntimeError(f"bench ranks: {ranks} ranks failed")
             seconds.append(json.loads(out.read_text()))
     one, all_ = seconds
@@ -58,13 +57,12 @@ def line(name: str, found: dict[str, float], ranks: int) -> str:
     return f"{name:<8} 1 -> {ranks} ranks  efficiency {found['fedddp']:.2f}, the bare arithmetic's {found['bare']:.2f}"
 
 
-def _rank(arguments: argparse.Namespace, words: list[str]) -> int:
+def _rank(name: str, words: list[str], rounds: int, out: Path) -> int:
     torch.set_num_threads(1)
-    launch.keep_memory()
+    keep_memory()
     exchange = Exchange.connect(torch.device("cpu"))
-    name = next(w for w in arguments.words if w in WORKLOADS)
-    row: dict[str, Any] = compare(name, words, arguments.rounds, exchange, plain=False)
+    row: dict[str, Any] = compare(name, words, rounds, exchange, plain=False)
     if exchange.rank == 0:
-        arguments.out.write_text(json.dumps(row))
+        out.write_text(json.dumps(row))
     exchange.close()
     return 0

@@ -7,16 +7,18 @@ cores say nothing about time. Methods: one without client memory, and one whose 
 
 import argparse
 import statistics
+from functools import partial
 from typing import Any
 
 import torch
 
-from fedddp import config as configuration
-from fedddp import launch
 from fedddp.bench.memory import resident
-from fedddp.build import make_federation, make_task
-from fedddp.exchange import Exchange
-from fedddp.federate import Federation, Report
+from fedddp.exchange.group import Exchange
+from fedddp.jobs import here
+from fedddp.rounds.federate import Federation, Report
+from fedddp.runs import config as configuration
+from fedddp.runs.build import make_federation, make_task
+from fedddp.runs.rank import keep_memory
 
 METHODS = ("fedavg", "scaffold")
 RANKS = (1, 2, 4, 8)
@@ -26,23 +28,20 @@ MB = 1e6
 
 def call(arguments: argparse.Namespace, words: list[str]) -> int:
     """Both kinds of scaling on 1, 2, 4 and 8 ranks; `fedddp bench scale --rounds 50` also shows memory over rounds."""
-    if launch.is_rank():
-        return _rank(arguments, words)
     for ranks in RANKS:
-        rounds = str(max(arguments.rounds, EARLY))
-        code = launch.start(ranks, ["bench", "scale", *words, "--rounds", rounds], threads=1)
+        code = here.start(partial(_rank, max(arguments.rounds, EARLY), words), ranks)
         if code:
             return code
     return 0
 
 
-def _rank(arguments: argparse.Namespace, words: list[str]) -> int:
+def _rank(rounds: int, words: list[str]) -> int:
     torch.set_num_threads(1)
-    launch.keep_memory()
+    keep_memory()
     exchange = Exchange.connect(torch.device("cpu"))
     for kind in ("strong", "weak"):
         for method in METHODS:
-            row = measure(kind, method, words, arguments.rounds, exchange)
+            row = measure(kind, method, words, rounds, exchange)
             if exchange.rank == 0:
                 print(line(row), flush=True)
     exchange.close()

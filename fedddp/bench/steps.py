@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from fedddp import config as configuration
 from fedddp.bench.workloads import COMMON, MLP
-from fedddp.build import make_federation, make_task
-from fedddp.cohort import Cohort
-from fedddp.exchange import Exchange
-from fedddp.gaussian import diagonal
+from fedddp.clients.cohort import Cohort
+from fedddp.core.gaussian import diagonal
+from fedddp.exchange.group import Exchange
 from fedddp.local import adam, ivon, sgd
+from fedddp.runs import config as configuration
+from fedddp.runs.build import make_federation, make_task
 
 EVEN = ["data.fraction=0.1", "split.name=iid", "split.clients=10", "method=fedavg"]
 TURNS = 15

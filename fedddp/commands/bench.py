@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> int:
-    from fedddp import launch
     from fedddp.bench.workloads import WORKLOADS
+    from fedddp.jobs import here
 
     known = [*WORKLOADS, *STUDIES, *OWN_RANKS]
     names = [w for w in arguments.words if "=" not in w] or list(WORKLOADS)
@@ -41,19 +42,19 @@ def call(arguments: argparse.Namespace) -> int:
         code: int = import_module(f"fedddp.bench.{names[0]}").call(arguments, words)
         return code
     if "RANK" not in os.environ and arguments.ranks > 1:
-        return launch.start(arguments.ranks, arguments.all_words, threads=1)
+        return here.start(partial(_measure, names, words, arguments), arguments.ranks)
     return _measure(names, words, arguments)
 
 
 def _measure(names: list[str], words: list[str], arguments: argparse.Namespace) -> int:
     import torch
 
-    from fedddp import launch
     from fedddp.bench.measure import compare
-    from fedddp.exchange import Exchange
+    from fedddp.exchange.group import Exchange
+    from fedddp.runs.rank import keep_memory
 
     torch.set_num_threads(1)
-    launch.keep_memory()
+    keep_memory()
     exchange = Exchange.connect(torch.device("cpu"))
     rows = []
     for name in names:

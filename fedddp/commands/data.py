@@ -14,7 +14,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> int:
-    from fedddp.data import root
+    from fedddp.core.data import root
 
     place = root(arguments.root)
     if arguments.action == "list":

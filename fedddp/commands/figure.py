@@ -4,8 +4,6 @@ import argparse
 from inspect import signature
 from pathlib import Path
 
-from fedddp.commands import split_words
-
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="without a name: list them")
@@ -32,6 +30,8 @@ def call(arguments: argparse.Namespace) -> int:
     if not arguments.words:
         draw(out)
     elif "experiment" in signature(draw).parameters:
+        from fedddp.runs.config import split_words
+
         experiment, settings = split_words(arguments.words)
         draw(out, experiment=experiment, settings=settings)
     else:

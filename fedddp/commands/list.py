@@ -17,21 +17,32 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> int:
-    from fedddp import registry
-    from fedddp.config import experiments
+    from fedddp.core import registry
+    from fedddp.runs.config import experiments
 
     for kind in [arguments.kind] if arguments.kind else KINDS:
         if not arguments.kind:
             print(f"{kind}:")
         section = KINDS[kind]
         for name in registry.names(section) if section else experiments():
-            about = registry.describe(section, name) if section else _first_comment(name)
-            print(f"  {name:<22} {about}".rstrip())
+            print(f"  {name:<22} {_about(section, name) if section else _first_comment(name)}".rstrip())
     return 0
 
 
+def _about(section: str, name: str) -> str:
+    """What it is and, where it does not come with fedddp, who brings it."""
+    from fedddp.core import registry
+
+    try:
+        found = registry.look_up(section, name)
+        text = registry.describe(section, name)
+    except ValueError as error:  # of another's package, which must not hide all others
+        return f"cannot be used: {error}"
+    return text if found.plugin is None else f"{text} [{found.origin}: {found.plugin.name}]"
+
+
 def _first_comment(experiment: str) -> str:
-    from fedddp.config import folder
+    from fedddp.runs.config import folder
 
     first = (folder("experiment") / f"{experiment}.yaml").read_text().splitlines()[0]
     return first.removeprefix("# ") if first.startswith("#") else ""

@@ -10,6 +10,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "inputs", type=Path, metavar="INPUT.npz", help="`inputs` [N, ...] as the run's data stores them"
     )
+    parser.add_argument("--trust", action="store_true", help="import the run's own model, if it is not built in")
     parser.add_argument("--out", type=Path, required=True, metavar="P.npz")
     parser.add_argument("--samples", type=int, default=32, help="of the posterior; 0: its mean alone (default: 32)")
 
@@ -18,11 +19,11 @@ def call(arguments: argparse.Namespace) -> int:
     import numpy as np
     import torch
 
-    from fedddp.predict import load, predict
+    from fedddp.runs.predict import load, predict
 
     if arguments.samples < 0:
         raise ValueError(f"--samples {arguments.samples}: must be at least 0")
-    trained = load(arguments.run)
+    trained = load(arguments.run, arguments.trust)
     try:
         with np.load(arguments.inputs) as file:
             stored = {name: file[name] for name in file.files}

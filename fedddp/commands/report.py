@@ -28,23 +28,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> int:
-    from fedddp import report
+    from fedddp import reports
 
     kind, out = _where(arguments)
-    made = report.make(
+    made = reports.make(
         arguments.folders, arguments.by, arguments.at, arguments.metric, arguments.best_over, arguments.target
     )
-    if kind == "html":
-        from fedddp.report.page import page
-
-        text = page(made, ", ".join(folder.name or str(folder) for folder in arguments.folders))
-    else:
-        text = {"table": made.table.text, "md": made.table.md, "csv": made.table.csv}[kind]()
+    title = ", ".join(folder.name or str(folder) for folder in arguments.folders)
     if out is None:
-        print(text)
+        print(reports.written(made, kind, title))
     else:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text + "\n", encoding="utf-8")
+        reports.write(made, out, title, kind)
         print(out)
     return 0
 

@@ -3,7 +3,7 @@
 import argparse
 import json
 
-from fedddp.commands import experiment, split_words
+from fedddp.commands import experiment
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -11,10 +11,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> int:
-    from fedddp import config as configuration
+    from fedddp.runs import config as configuration
+    from fedddp.runs.schema import flatten
 
-    config = configuration.load(*split_words(arguments.words))
-    values = configuration.flatten(config.values)
+    config = configuration.load(*configuration.split_words(arguments.words))
+    values = flatten(config.values)
     rows = [(f"{key}: {json.dumps(value)}", config.origin.get(key, "")) for key, value in values]
     width = max(len(left) for left, _ in rows)
     for left, source in rows:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from fedddp.commands import experiment, split_words
+from fedddp.commands import experiment
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -12,18 +12,18 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> int:
-    from fedddp import config as configuration
-    from fedddp import split_picture
-    from fedddp.splits import Shards
+    from fedddp.core.shards import Shards
+    from fedddp.runs import config as configuration
+    from fedddp.runs import split_picture
 
-    name, overrides = split_words(arguments.words)
+    name, overrides = configuration.split_words(arguments.words)
     config = configuration.load(name, overrides)
     data = config.data.load()
     shards = Shards.deal(config.split, data.train, config.seed_of("split"))
     counts = shards.count(data.train.targets, data.classes)
     sizes, names = shards.num_examples.numpy(), data.label_names
-    experiment_name = Path(name or "digits").stem
-    title = f"{experiment_name}: {config['data.name']} by {config['split.name']}, seed {config.seed_of('split')}"
+    experiment_name = configuration.stem(name)
+    title = f"{experiment_name}: {config.title('data')} by {config.title('split')}, seed {config.seed_of('split')}"
     out = arguments.out or Path("runs") / experiment_name / "split.png"
     out.parent.mkdir(parents=True, exist_ok=True)
     split_picture.draw(counts, sizes, title, names).savefig(out, dpi=150)

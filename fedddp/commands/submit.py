@@ -2,7 +2,7 @@
 
 import argparse
 
-from fedddp.commands import experiment, split_words
+from fedddp.commands import experiment
 from fedddp.jobs.options import launching
 
 
@@ -13,6 +13,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def call(arguments: argparse.Namespace) -> int:
     from fedddp.jobs import sweep
+    from fedddp.jobs.options import Options
+    from fedddp.runs.config import split_words
 
     name, words = split_words(arguments.words)
-    return sweep.launch(arguments, name, [words])
+    return sweep.launch(Options.of(arguments), name, [words])

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from fedddp.commands import experiment, split_words
+from fedddp.commands import experiment
 from fedddp.jobs.options import launching
 
 
@@ -15,6 +15,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def call(arguments: argparse.Namespace) -> int:
     from fedddp.jobs import grid, sweep
+    from fedddp.jobs.options import Options
+    from fedddp.runs.config import split_words
 
     name, words = split_words(arguments.words)
-    return sweep.launch(arguments, name, grid.points(words, arguments.points))
+    return sweep.launch(Options.of(arguments), name, grid.points(words, arguments.points))

@@ -1,13 +1,12 @@
 """Arrays by name as a Dataset: what the element types say about inputs and targets."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedddp.data import Dataset, Examples
-from fedddp.data._settings import Images, Settings, centred, column_moments
+from fedddp.core.data import Dataset, Examples
+from fedddp.data._settings import Images, Subset, centred, column_moments
 
 NAMES = {  # ours, and the usual short ones
     "train_inputs": "x_train",
@@ -17,8 +16,7 @@ NAMES = {  # ours, and the usual short ones
 }
 
 
-@dataclass
-class Arrays(Images):
+class Arrays(Images, extends=True):
     """Inputs: uint8 are pixels (data.pixels), other integers tokens, floats stay (or are standardised by column).
 
     Targets: integers [N] are classes, floats [N] numbers, integers [N, T] next tokens (-100: none), uint8, bool or
@@ -38,7 +36,7 @@ class Arrays(Images):
         if train.inputs.dtype == torch.uint8:
             return self.dataset(train, test, classes, label_names=label_names)
         tokens = not train.inputs.is_floating_point()
-        data = Settings.dataset(self, train, test, classes, tokens=tokens, label_names=label_names)
+        data = Subset.dataset(self, train, test, classes, tokens=tokens, label_names=label_names)
         if tokens or self.pixels != "standardised":
             return data
         return centred(data, *column_moments(data.train.inputs))

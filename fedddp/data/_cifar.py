@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedddp.data import Examples
+from fedddp.core.data import Examples
 from fedddp.data._files import reading
 
 SHAPE = (3, 32, 32)

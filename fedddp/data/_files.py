@@ -4,7 +4,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedddp.data import root
+from fedddp.core.data import root
+
+
+def own(setting: str, file: str) -> Path:
+    """A file of the user's: from the current folder, as any path, or from the data root."""
+    path = Path(file).expanduser()
+    for place in (Path.cwd(), root(setting)):
+        if (place / path).is_file():
+            return place / path
+    raise missing(file, [Path.cwd(), root(setting)], "data.file is a path from the current folder")
 
 
 def find(setting: str, folders: Sequence[str], names: Sequence[str], remedy: str) -> Path:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedddp.data import Examples
+from fedddp.core.data import Examples
 from fedddp.data._files import downloads, find, reading
 
 UNSIGNED_BYTE = 0x08

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedddp.data import root
+from fedddp.core.data import root
 from fedddp.data._files import missing, reading
 
 

@@ -1,20 +1,21 @@
 """What every source can be told, and how a stored number becomes a model input, for all of them alike."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedddp.data import Dataset, Examples
-from fedddp.local import check
-from fedddp.rng import stream
+from fedddp.core.check import check
+from fedddp.core.data import Dataset, Examples, Source
+from fedddp.core.rng import stream
 
 PIXELS = ("0-255", "0-1", "standardised")
 
 
-@dataclass
-class Settings:
+class Subset(Source, extends=True):
+    """A source of which a share may be used and a part held out."""
+
     root: str = ""  # folder of the data files (default: FEDDDP_DATA, then ./data)
     fraction: float = 1.0  # share of the training set to use; where there are classes, the same share of each
     fraction_seed: int = 0  # of that choice and of the validation part; apart from the run's seed
@@ -37,8 +38,7 @@ class Settings:
         return Dataset(train, test, classes, validation=held, **more)
 
 
-@dataclass
-class Images(Settings):
+class Images(Subset, extends=True):
     pixels: str = "0-1"  # or 0-255 as stored, or standardised: each channel by its training mean and deviation
 
     def __post_init__(self) -> None:
@@ -55,8 +55,7 @@ class Images(Settings):
         return centred(data, mean, deviation)
 
 
-@dataclass
-class Table(Settings):
+class Table(Subset, extends=True):
     test_fraction: float = 0.2  # share of the rows kept for the test; where there are classes, of each class
     test_seed: int = 0  # of that choice; apart from the run's seed
     standardise: bool = True  # numbers (not categories) by their training mean and deviation

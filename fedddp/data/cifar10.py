@@ -1,8 +1,6 @@
 """CIFAR-10: 50,000 + 10,000 photographs of 3 x 32 x 32, ten classes (binary or Python version)."""
 
-from dataclasses import dataclass
-
-from fedddp.data import Dataset
+from fedddp.core.data import Dataset
 from fedddp.data._cifar import read_binary, read_pickled
 from fedddp.data._files import downloads, find
 from fedddp.data._settings import Images
@@ -12,7 +10,6 @@ BATCHES = [f"data_batch_{number}" for number in range(1, 6)]
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-@dataclass
 class Source(Images):
     def load(self) -> Dataset:
         first = find(self.root, FOLDERS, ("data_batch_1.bin", "data_batch_1"), downloads("cifar10"))

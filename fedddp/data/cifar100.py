@@ -1,18 +1,15 @@
 """CIFAR-100: 50,000 + 10,000 photographs of 3 x 32 x 32, 100 classes in 20 groups (binary or Python version)."""
 
-from dataclasses import dataclass
-
-from fedddp.data import Dataset
+from fedddp.core.check import check
+from fedddp.core.data import Dataset
 from fedddp.data._cifar import read_binary, read_pickled
 from fedddp.data._files import downloads, find
 from fedddp.data._settings import Images
-from fedddp.local import check
 
 FOLDERS = ("cifar-100-binary", "cifar-100-python")
 CLASSES = {"coarse": 20, "fine": 100}  # in the order of a row's two label bytes
 
 
-@dataclass
 class Source(Images):
     labels: str = "fine"  # or coarse: the 20 groups
 

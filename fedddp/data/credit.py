@@ -5,17 +5,14 @@ numbers are standardised with the training rows' mean and deviation. Class 1 is 
 class; 133 of them leave the 520 training rows (45 % positive) of "Connecting Federated ADMM to Bayes".
 """
 
-from dataclasses import dataclass
-
 import torch
 
-from fedddp.data import Dataset, Examples
+from fedddp.core.data import Dataset, Examples
 from fedddp.data._files import downloads, find, reading
 from fedddp.data._settings import Table
 from fedddp.data._table import complete, encode, read_rows
 
 
-@dataclass
 class Source(Table):
     test_fraction: float = 133 / 653
 

@@ -4,22 +4,17 @@ Rows with a missing value (empty, ?, NA, NaN, null) are left out. A column is a 
 rows are a second file's, or a share of the first (the same share of every class).
 """
 
-from dataclasses import dataclass
-
 import torch
 
-from fedddp.data import Dataset, Examples
-from fedddp.data._files import find
+from fedddp.core.check import check
+from fedddp.core.data import Dataset, Examples
+from fedddp.data._files import own
 from fedddp.data._settings import Table
 from fedddp.data._table import complete, encode, labels, numbers, read_rows
-from fedddp.local import check
-
-REMEDY = "data.file is a path, from data.root or absolute"
 
 
-@dataclass
 class Source(Table):
-    file: str = ""  # the table, from data.root or absolute
+    file: str = ""  # the table, from the current folder or data.root
     test_file: str = ""  # a table of test rows, in place of data.test_fraction
     target: str = ""  # name or number (from 0) of the column to predict (default: the last)
     client: str = ""  # name or number of a column that says whose a row is
@@ -32,7 +27,7 @@ class Source(Table):
         check("data.delimiter", self.delimiter, len(self.delimiter) == 1, "one character")
 
     def load(self) -> Dataset:
-        check("data.file", self.file, bool(self.file), "the path of a table, from data.root or absolute")
+        check("data.file", self.file, bool(self.file), "the path of a table, from the current folder or data.root")
         names, rows = self._read(self.file)
         others = self._read(self.test_file)[1] if self.test_file else []
         columns = list(zip(*rows, *others, strict=True))
@@ -52,7 +47,7 @@ class Source(Table):
         )
 
     def _read(self, file: str) -> tuple[list[str], list[list[str]]]:
-        path = find(self.root, (), (file,), REMEDY)
+        path = own(self.root, file)
         rows = read_rows(path, self.delimiter)
         names = rows.pop(0) if self.header else [str(number) for number in range(len(rows[0]))]
         whole = complete(rows)

@@ -1,20 +1,18 @@
 """scikit-learn's handwritten digits: 1,797 images of 8 x 8, ten classes. Comes with the package."""
 
 import gzip
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from fedddp.data import Dataset, Examples
-from fedddp.data._settings import Settings
-from fedddp.rng import stream
+from fedddp.core.data import Dataset, Examples
+from fedddp.core.rng import stream
+from fedddp.data._settings import Subset
 
 
-@dataclass
-class Source(Settings):  # root is unused: the files come with scikit-learn
+class Source(Subset):  # root is unused: the files come with scikit-learn
     test_fraction: float = 0.2
 
     def load(self) -> Dataset:

@@ -1,8 +1,6 @@
 """Fashion-MNIST: 60,000 + 10,000 pictures of clothes, 28 x 28, ten classes (idx files, plain or .gz)."""
 
-from dataclasses import dataclass
-
-from fedddp.data import Dataset
+from fedddp.core.data import Dataset
 from fedddp.data._idx import read_pair
 from fedddp.data._settings import Images
 
@@ -10,7 +8,6 @@ FOLDERS = ("fashion-mnist", "FashionMNIST/raw")
 NAMES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 
 
-@dataclass
 class Source(Images):
     def load(self) -> Dataset:
         train, test = (read_pair(self.root, FOLDERS, part, "fashion_mnist", 10) for part in ("train", "t10k"))

@@ -8,17 +8,17 @@ standardised with the training statistics of their own hospital (a column that n
 centred); `standardise=pooled` uses those of all hospitals, `none` leaves the columns as they are.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from fedddp.data import Dataset, Examples
+from fedddp.core.check import check
+from fedddp.core.data import Dataset, Examples
 from fedddp.data._files import downloads, find, reading
-from fedddp.data._settings import Settings, centred, column_moments, others
+from fedddp.data._settings import Subset, centred, column_moments, others
 from fedddp.data._table import complete, one_hot, read_rows
-from fedddp.local import check
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 LEFT_OUT = (10, 11, 12)  # slope, ca, thal: missing almost everywhere but in Cleveland
@@ -27,8 +27,7 @@ STANDARDISE = ("hospital", "pooled", "none")
 TRAIN, FLAMBY_SEED = 0.66, 43
 
 
-@dataclass
-class Source(Settings):
+class Source(Subset):
     standardise: str = "hospital"  # or pooled, none
 
     def __post_init__(self) -> None:

@@ -6,7 +6,6 @@ as it is; targets that are texts are numbered by the alphabet.
 """
 
 import io
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedddp.data import Dataset, root
+from fedddp.core.check import check
+from fedddp.core.data import Dataset, root
 from fedddp.data._arrays import Arrays
 from fedddp.data._files import reading
 from fedddp.data._table import labels
-from fedddp.local import check
 
 
-@dataclass
 class Source(Arrays):
-    path: str = ""  # a folder, from data.root or absolute, or a name on the hub
+    path: str = ""  # a folder, from the current folder or data.root, or a name on the hub
     inputs: str = "image"  # column
     targets: str = "label"  # column
     clients: str = ""  # column that says whose an example is
@@ -31,8 +29,9 @@ class Source(Arrays):
     test: str = "test"  # split
 
     def load(self) -> Dataset:
-        check("data.path", self.path, bool(self.path), "a folder, from data.root or absolute, or a name on the hub")
-        place = root(self.root) / self.path
+        check("data.path", self.path, bool(self.path), "a folder or a name on the hub")
+        here = Path(self.path).expanduser()
+        place = here if here.is_dir() else root(self.root) / self.path
         columns = {part: self._columns(place, split) for part, split in (("train", self.train), ("test", self.test))}
         arrays = {f"{part}_inputs": numbers(columns[part][self.inputs]) for part in columns}
         named, names = self._numbered(columns, self.targets)

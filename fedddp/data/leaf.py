@@ -6,7 +6,6 @@ letters are numbered as LEAF numbers them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedddp.data import Dataset, Examples
+from fedddp.core.check import check
+from fedddp.core.data import Dataset, Examples
 from fedddp.data._files import reading
 from fedddp.data._leaf import Numbers, folder, users
-from fedddp.data._settings import Images, Settings
+from fedddp.data._settings import Images, Subset
 from fedddp.data._text import LETTERS, letters
-from fedddp.local import check
 
 WINDOW = 80  # characters of an input
 REMEDY = "make them with preprocess.sh of github.com/TalwalkarLab/leaf and copy its data/train and data/test there"
 
 
-@dataclass
 class Source(Images):
     set: str = "femnist"  # or shakespeare
     users: int = 0  # most users to read, in the order of the files; 0: all
@@ -40,7 +38,7 @@ class Source(Images):
         train = self._read(place / "train", numbers)
         test = self._read(place / "test", numbers)
         if self.set == "shakespeare":
-            return Settings.dataset(self, train, test, len(LETTERS), tokens=True, label_names=tuple(LETTERS))
+            return Subset.dataset(self, train, test, len(LETTERS), tokens=True, label_names=tuple(LETTERS))
         return self.dataset(train, test, classes=62)
 
     def _read(self, place: Path, numbers: Numbers) -> Examples:

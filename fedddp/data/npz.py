@@ -4,24 +4,21 @@ Optional train_clients and test_clients say whose each example is. uint8 inputs 
 floats are left as they are unless data.pixels=standardised. Nothing pickled is read.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 
-from fedddp.data import Dataset
+from fedddp.core.check import check
+from fedddp.core.data import Dataset
 from fedddp.data._arrays import Arrays
-from fedddp.data._files import find, reading
-from fedddp.local import check
+from fedddp.data._files import own, reading
 
 
-@dataclass
 class Source(Arrays):
-    file: str = ""  # from data.root or absolute
+    file: str = ""  # from the current folder or data.root
 
     def load(self) -> Dataset:
-        check("data.file", self.file, bool(self.file), "the path of an .npz file, from data.root or absolute")
-        path = find(self.root, (), (self.file,), "data.file is a path, from data.root or absolute")
+        check("data.file", self.file, bool(self.file), "the path of an .npz file, from the current folder or data.root")
+        path = own(self.root, self.file)
         with reading(path, "arrays"), np.load(path, allow_pickle=False) as held:
             arrays = {name: torch.from_numpy(held[name]) for name in held.files}
         return self.from_arrays(arrays, str(path))

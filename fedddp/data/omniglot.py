@@ -9,21 +9,19 @@ alphabet). A character that several files hold counts once. Ink becomes 255 and 
 import io
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from fedddp.data import Dataset, Examples, root
+from fedddp.core.check import check
+from fedddp.core.data import Dataset, Examples, root
+from fedddp.core.rng import stream
 from fedddp.data._files import downloads, missing, reading
 from fedddp.data._settings import Images, others, share
-from fedddp.local import check
-from fedddp.rng import stream
 
 
-@dataclass
 class Source(Images):
     size: int = 28  # height and width of a picture; 105 as published
     test_fraction: float = 0.2  # of each character's drawings

@@ -4,23 +4,25 @@ Optional train_clients and test_clients say whose each example is. uint8 inputs 
 floats are left as they are unless data.pixels=standardised. The file is memory-mapped.
 """
 
-from dataclasses import dataclass
-
-from fedddp.data import Dataset
+from fedddp.core.check import check
+from fedddp.core.data import Dataset
 from fedddp.data._arrays import Arrays
-from fedddp.data._files import find, reading
-from fedddp.local import check
+from fedddp.data._files import own, reading
 
 
-@dataclass
 class Source(Arrays):
-    file: str = ""  # from data.root or absolute
+    file: str = ""  # from the current folder or data.root
 
     def load(self) -> Dataset:
         from safetensors.torch import load_file
 
-        check("data.file", self.file, bool(self.file), "the path of a .safetensors file, from data.root or absolute")
-        path = find(self.root, (), (self.file,), "data.file is a path, from data.root or absolute")
+        check(
+            "data.file",
+            self.file,
+            bool(self.file),
+            "the path of a .safetensors file, from the current folder or data.root",
+        )
+        path = own(self.root, self.file)
         with reading(path, "tensors"):
             tensors = load_file(path)
         return self.from_arrays(tensors, str(path))

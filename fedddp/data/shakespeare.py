@@ -8,23 +8,21 @@ fewer than `minimum` training examples are left out. Letters are numbered as in 
 
 import json
 import lzma
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from fedddp.data import Dataset, Examples
+from fedddp.core.check import check
+from fedddp.core.data import Dataset, Examples
 from fedddp.data._files import find, reading
-from fedddp.data._settings import Settings
+from fedddp.data._settings import Subset
 from fedddp.data._text import LETTERS, windows
-from fedddp.local import check
 
 REMEDY = "it is made from the plays in XML of Jon Bosak: one line of JSON for each role with its play and speeches"
 
 
-@dataclass
-class Source(Settings):
+class Source(Subset):
     file: str = "roles.jsonl.xz"  # or tinyshakespeare_input.txt.xz
     length: int = 80  # characters of an input
     step: int = 10  # characters between two examples' beginnings; LEAF has 1, which is ten times the data

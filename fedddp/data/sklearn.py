@@ -3,18 +3,15 @@
 Columns are standardised with the training rows' mean and deviation; diabetes' target is left as it is (25 to 346).
 """
 
-from dataclasses import dataclass
-
 import torch
 
-from fedddp.data import Dataset, Examples
+from fedddp.core.check import check
+from fedddp.core.data import Dataset, Examples
 from fedddp.data._settings import Table
-from fedddp.local import check
 
 TABLES = ("breast_cancer", "wine", "iris", "diabetes")
 
 
-@dataclass
 class Source(Table):
     table: str = "breast_cancer"  # or wine, iris, diabetes
 

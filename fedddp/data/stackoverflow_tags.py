@@ -5,19 +5,16 @@ is a string of words with spaces between or a list of words, tags are "a|b|c" or
 frequent of the training texts. Inputs are kept as word numbers and become shares of words when a batch is made.
 """
 
-from dataclasses import dataclass
-
 import torch
 
-from fedddp.data import Dataset, Examples
-from fedddp.data._settings import Settings
+from fedddp.core.check import check
+from fedddp.core.data import Dataset, Examples
+from fedddp.data._settings import Subset
 from fedddp.data._stackoverflow import Posts, read
 from fedddp.data._text import vocabulary, word_numbers
-from fedddp.local import check
 
 
-@dataclass
-class Source(Settings):
+class Source(Subset):
     words: int = 10000  # of the vocabulary
     tags: int = 500
     length: int = 100  # most words of a text that are looked at

@@ -5,19 +5,16 @@ training texts, then unknown, beginning and end of sentence, so there are V + 4 
 ignored. Each user keeps the first 128 sentences, as in "Posterior averaging (FedPA)".
 """
 
-from dataclasses import dataclass
-
 import torch
 
-from fedddp.data import Dataset, Examples
-from fedddp.data._settings import Settings
+from fedddp.core.check import check
+from fedddp.core.data import Dataset, Examples
+from fedddp.data._settings import Subset
 from fedddp.data._stackoverflow import Posts, read
 from fedddp.data._text import next_words, vocabulary
-from fedddp.local import check
 
 
-@dataclass
-class Source(Settings):
+class Source(Subset):
     words: int = 10000  # of the vocabulary
     length: int = 20  # words of a sentence; longer ones are cut, shorter ones padded
     most: int = 128  # sentences of a user, the first ones; 0: all

@@ -1,17 +1,15 @@
 """SVHN: 73,257 + 26,032 house-number digits of 3 x 32 x 32 (train_32x32.mat, test_32x32.mat)."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from fedddp.data import Dataset, Examples
+from fedddp.core.data import Dataset, Examples
 from fedddp.data._files import downloads, find, reading
 from fedddp.data._settings import Images
 
 
-@dataclass
 class Source(Images):
     def load(self) -> Dataset:
         names = ("train_32x32.mat", "test_32x32.mat")

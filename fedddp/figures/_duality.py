@@ -8,19 +8,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedddp.cohort import Cohort
-from fedddp.curvature import ggn_full
-from fedddp.data import Dataset, Examples
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.curvature import ggn_full
+from fedddp.core.data import Dataset, Examples
+from fedddp.core.gaussian import Family, diagonal, full
+from fedddp.core.objective import Objective
+from fedddp.core.params import Layout
+from fedddp.core.registry import find
+from fedddp.core.rng import Streams
+from fedddp.core.shards import Shards
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Mean, Message, Totals
 from fedddp.figures._least_squares import cohort
-from fedddp.gaussian import Family, diagonal, full
-from fedddp.local import Fit, Nothing
-from fedddp.objective import Objective
-from fedddp.params import Layout
-from fedddp.reduce import Mean, Message, Totals
-from fedddp.registry import find
-from fedddp.rng import Streams
-from fedddp.splits import Shards
-from fedddp.task import Task
+from fedddp.rounds.solver import Fit, Nothing
 
 
 def linear_task(inputs: list[Tensor], targets: list[Tensor], outputs: int, classes: int, objective: Objective) -> Task:

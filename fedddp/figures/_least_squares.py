@@ -7,18 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedddp.cohort import Cohort
-from fedddp.data import Dataset, Examples
-from fedddp.exchange import Exchange
-from fedddp.federate import Federation
-from fedddp.objective import SquaredError
-from fedddp.oracle import Oracle
-from fedddp.params import Layout
-from fedddp.plan import Plan
-from fedddp.rng import Streams
-from fedddp.splits import Shards
-from fedddp.store import ClientStore
-from fedddp.task import Task
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.oracle import Oracle
+from fedddp.core.data import Dataset, Examples
+from fedddp.core.objective import SquaredError
+from fedddp.core.params import Layout
+from fedddp.core.rng import Streams
+from fedddp.core.shards import Shards
+from fedddp.core.task import Task
+from fedddp.exchange.group import Exchange
+from fedddp.rounds.federate import Federation
+from fedddp.rounds.plan import Plan
+from fedddp.rounds.store import ClientStore
 
 
 def least_squares(clients: Sequence[tuple[Tensor, Tensor]], start: Tensor, seed: int) -> Task:

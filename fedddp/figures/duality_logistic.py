@@ -17,15 +17,15 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from fedddp.core.gaussian import full
+from fedddp.core.objective import CrossEntropy
+from fedddp.core.rng import stream
+from fedddp.core.task import Task
 from fedddp.figures._duality import digit_pairs, linear_task, trace
 from fedddp.figures._least_squares import cohort
-from fedddp.gaussian import full
 from fedddp.local import von
 from fedddp.methods import bayes_admm, bregman_admm, pvi
-from fedddp.objective import CrossEntropy
-from fedddp.pictures import COLOURS, STYLE
-from fedddp.rng import stream
-from fedddp.task import Task
+from fedddp.runs.pictures import COLOURS, STYLE
 
 DELTA = 0.001
 LOCAL = von.Solver(lr=0.5, epochs=100, tolerance=1e-3)

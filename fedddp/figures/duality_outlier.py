@@ -13,14 +13,14 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from fedddp.core.gaussian import full
+from fedddp.core.objective import Binary
+from fedddp.core.rng import stream
+from fedddp.core.task import Task
 from fedddp.figures._duality import Newton, linear_task, trace
-from fedddp.gaussian import full
 from fedddp.local import von
 from fedddp.methods import bayes_admm, federated_admm
-from fedddp.objective import Binary
-from fedddp.pictures import STYLE
-from fedddp.rng import stream
-from fedddp.task import Task
+from fedddp.runs.pictures import STYLE
 
 DELTA, RHO = 0.2, 1.0
 OUTLIER = (3.2, 3.4)

@@ -12,13 +12,13 @@ import matplotlib
 import torch
 from matplotlib.figure import Figure
 
+from fedddp.core.objective import SquaredError
+from fedddp.core.task import Task
 from fedddp.figures._duality import Newton, digit_pairs, linear_task, trace
 from fedddp.figures._least_squares import normal
 from fedddp.local import von
 from fedddp.methods import bayes_admm, bregman_admm, federated_admm
-from fedddp.objective import SquaredError
-from fedddp.pictures import COLOURS, STYLE
-from fedddp.task import Task
+from fedddp.runs.pictures import COLOURS, STYLE
 
 DELTA = 1.0
 FLOOR = 1e-16  # what is as good as 0 on a logarithmic axis

@@ -14,17 +14,18 @@ import matplotlib
 import torch
 from matplotlib.figure import Figure
 
-from fedddp import config as configuration
-from fedddp.build import make_federation, make_task
-from fedddp.config import Config
-from fedddp.evaluate import evaluate
-from fedddp.exchange import Exchange
-from fedddp.federate import Federation
+from fedddp.core.task import Task
+from fedddp.exchange.group import Exchange
 from fedddp.figures._least_squares import alone
 from fedddp.jobs.grid import points
+from fedddp.methods import fedbens
 from fedddp.methods._mixture import Mixture
-from fedddp.pictures import COLOURS, STYLE
-from fedddp.task import Task
+from fedddp.rounds.federate import Federation
+from fedddp.runs import config as configuration
+from fedddp.runs.build import make_federation, make_task
+from fedddp.runs.config import Config
+from fedddp.runs.evaluate import evaluate
+from fedddp.runs.pictures import COLOURS, STYLE
 
 CPU = torch.device("cpu")
 
@@ -38,7 +39,7 @@ def draw(
     """PNG, SVG or PDF by name; settings are a grid, as for a sweep."""
     lines: dict[str, list[list[float]]] = {}
     configs = [configuration.load(experiment, ["method=fedbens", *point]) for point in points(settings)]
-    members = configs[0].method.members
+    members = _method(configs[0]).members
     with alone(exchange) as world:
         for config in configs:
             lines.setdefault(f"α = {config['split.alpha']}", []).append(accuracies(config, world, members))
@@ -55,7 +56,7 @@ def accuracies(config: Config, exchange: Exchange, members: int) -> list[float]:
     trained.round(trained.method.init_server(task), 0)
     found = []
     for count in range(1, members + 1):
-        part = _federation(config, task, exchange, count, config.method.steps)
+        part = _federation(config, task, exchange, count, _method(config).steps)
         part.store.memory = _first(trained.store.memory, count)
         server, _ = part.round(part.method.init_server(task), 0)
         found.append(evaluate(task, exchange, part.method.models(server))["accuracy"])
@@ -63,8 +64,13 @@ def accuracies(config: Config, exchange: Exchange, members: int) -> list[float]:
 
 
 def _federation(config: Config, task: Task, exchange: Exchange, members: int, steps: int) -> Federation:
-    method = replace(config.method, members=members, steps=steps)
+    method = replace(_method(config), members=members, steps=steps)
     return make_federation(replace(config, method=method), task, exchange)
+
+
+def _method(config: Config) -> fedbens.Method:
+    assert isinstance(config.method, fedbens.Method)
+    return config.method
 
 
 def _first(mixture: Mixture, count: int) -> Mixture:

@@ -19,12 +19,12 @@ from matplotlib.figure import Figure
 from sklearn.datasets import make_regression
 from torch import Tensor
 
+from fedddp.core.rng import stream
+from fedddp.core.task import Task
 from fedddp.figures._least_squares import cohort, least_squares
 from fedddp.local import iasg
 from fedddp.methods.fedpa import delta
-from fedddp.pictures import COLOURS, STYLE
-from fedddp.rng import stream
-from fedddp.task import Task
+from fedddp.runs.pictures import COLOURS, STYLE
 
 EXAMPLES, BATCH, NOISE = 500, 10, 50.0
 COPIES = 20  # of each example, so that batches come as good as with replacement

@@ -16,14 +16,14 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from fedddp.core.params import Layout
+from fedddp.core.rng import stream
+from fedddp.core.task import Task
 from fedddp.figures._least_squares import cohort, least_squares
-from fedddp.launch import keep_memory
 from fedddp.local import iasg, sgd
 from fedddp.methods.fedpa import delta
-from fedddp.params import Layout
-from fedddp.pictures import COLOURS, STYLE
-from fedddp.rng import stream
-from fedddp.task import Task
+from fedddp.runs.pictures import COLOURS, STYLE
+from fedddp.runs.rank import keep_memory
 
 EXAMPLES, BATCH, EPOCHS, SAMPLES, SHRINKAGE = 200, 10, 25, 10, 0.1  # 500 steps, as in the paper
 LARGEST_SOLVE = 3000  # parameters whose covariance is still solved with

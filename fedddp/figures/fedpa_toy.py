@@ -15,13 +15,13 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from fedddp.exchange import Exchange
+from fedddp.core.rng import stream
+from fedddp.core.task import Task
+from fedddp.exchange.group import Exchange
 from fedddp.figures._least_squares import alone, least_squares, normal, path
 from fedddp.local import iasg, sgd
 from fedddp.methods import fedavg, fedpa
-from fedddp.pictures import COLOURS, STYLE
-from fedddp.rng import stream
-from fedddp.task import Task
+from fedddp.runs.pictures import COLOURS, STYLE
 
 EXAMPLES = 2000  # of each client
 CURVED, FLAT = 0.01, 0.0025  # of a client's mean loss: the posterior's deviations are of the order of one

@@ -6,7 +6,8 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
-from fedddp.jobs import lock, queue, ticket
+from fedddp.jobs import queue, ticket
+from fedddp.runs import lock
 
 
 def cancel(folders: Iterable[Path]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from fedddp.config import flatten
+from fedddp.runs.schema import flatten
 
 Point = list[str]
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")

@@ -1,7 +1,26 @@
-"""The options that `sweep` and `submit` share; imported by the parser, so light."""
+"""What sweeps and single jobs can be told about where and how they run; imported by the parser, so light."""
 
 import argparse
+from dataclasses import dataclass, fields
 from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Options:
+    cluster: str = "local"  # slurm, or debug: one after another in this process
+    profile: str | None = None  # of the Slurm cluster
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    ranks: int | None = None  # of one job, over all its nodes
+    max_parallel: int | None = None  # jobs at the same time
+    out: Path | None = None
+    wait: bool = False
+    dry_run: bool = False
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> "Options":
+        given = vars(arguments)
+        return cls(**{own.name: given[own.name] for own in fields(cls)})
 
 
 def launching(parser: argparse.ArgumentParser, cluster: str) -> None:

@@ -1,6 +1,5 @@
 """A cluster in a file: partition, account, limits, what to load, which network; and the size of a job on it."""
 
-import difflib
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
@@ -8,9 +7,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from fedddp.config import typed
-from fedddp.jobs import rank
-from fedddp.local import check
+from fedddp.core.check import check, hint
+from fedddp.jobs import slurm_task
+from fedddp.runs.schema import typed
 
 
 @dataclass
@@ -28,8 +27,8 @@ class Profile:
     setup: list[str] = field(default_factory=list)  # shell lines before the ranks start: module load, conda activate
     gloo_interface: str | None = None  # network interface of the ranks, such as ib0
     nccl_interface: str | None = None
-    signal_delay: int = rank.DELAY  # seconds between Slurm's warning and its SIGKILL; longer than a round is best
-    retries: int = rank.RETRIES  # requeues of a job, for whatever reason, before it counts as failed
+    signal_delay: int = slurm_task.DELAY  # seconds between Slurm's warning and its SIGKILL; longer than a round is best
+    retries: int = slurm_task.RETRIES  # requeues of a job, for whatever reason, before it counts as failed
     options: dict[str, Any] = field(default_factory=dict)  # any other of sbatch: {constraint: a100, exclusive: true}
 
     def __post_init__(self) -> None:
@@ -83,9 +82,7 @@ def load(name: str) -> Profile:
     """A built-in profile, or a YAML file."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else folder() / f"{name}.yaml"
     if not path.is_file():
-        close = difflib.get_close_matches(name, names(), 1)
-        hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(names())}"
-        raise ValueError(f"--profile {name}: unknown; {hint} (or name a .yaml file)")
+        raise ValueError(f"--profile {name}: unknown; {hint(name, names())} (or name a .yaml file)")
     given = OmegaConf.to_container(OmegaConf.load(path))
     if not isinstance(given, dict):
         raise ValueError(f"{path}: must hold settings such as partition: gpu")

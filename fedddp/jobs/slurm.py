@@ -1,8 +1,8 @@
 """Slurm through submitit: runs become job arrays whose elements are whole multi-rank jobs.
 
 submitit writes the script, submits it and starts our task in every rank. What stops, requeues and counts retries is
-our own (fedddp/jobs/rank.py): submitit's handler would exit in the middle of a round, on rank 0 only, and takes every
-job of less than ten minutes for timed out.
+our own (slurm_task.py): submitit's handler would exit in the middle of a round, on rank 0 only, and takes every job of
+less than ten minutes for timed out.
 """
 
 import shlex
@@ -16,9 +16,9 @@ from typing import Any
 import submitit
 
 from fedddp.jobs import queue
+from fedddp.jobs.planned import Planned
 from fedddp.jobs.profile import Profile, Size
-from fedddp.jobs.rank import Task
-from fedddp.jobs.runs import Run
+from fedddp.jobs.slurm_task import SlurmTask
 from fedddp.jobs.ticket import Ticket
 
 # Until our task listens, a warning must wait, not kill the interpreter; an `env` too old for that can only ignore it.
@@ -87,15 +87,15 @@ class Cluster:
             "additional_parameters": {"ntasks": size.ranks, "requeue": True, **profile.options},
         }
 
-    def arrays(self, runs: Sequence[Run]) -> list[Sequence[Run]]:
+    def arrays(self, runs: Sequence[Planned]) -> list[Sequence[Planned]]:
         """Cut to what the cluster takes as one array."""
         most = queue.max_array_size() or len(runs) or 1
         return [runs[start : start + most] for start in range(0, len(runs), most)]
 
-    def script(self, runs: Sequence[Run]) -> str:
+    def script(self, runs: Sequence[Planned]) -> str:
         return "\n".join(self.executor().script(len(array)) for array in self.arrays(runs))
 
-    def submit(self, runs: Sequence[Run]) -> list[str]:
+    def submit(self, runs: Sequence[Planned]) -> list[str]:
         """The jobs' ids; each run's ticket names its own."""
         if shutil.which("sbatch") is None:
             raise ValueError("--cluster slurm: there is no sbatch on this machine; log in to the cluster, or --dry-run")
@@ -105,7 +105,7 @@ class Cluster:
             submitted += self._submit(array, after)
         return submitted
 
-    def _submit(self, array: Sequence[Run], after: str) -> list[str]:
+    def _submit(self, array: Sequence[Planned], after: str) -> list[str]:
         executor = self.executor(after)
         for run in array:
             run.prepare()
@@ -117,6 +117,6 @@ class Cluster:
             Ticket("slurm", job.job_id, words, rounds, self.size.ranks, log).write(run.folder)
         return [str(job.job_id) for job in jobs]
 
-    def task(self, run: Run) -> Task:
+    def task(self, run: Planned) -> SlurmTask:
         folder = str(run.folder.absolute())
-        return Task(folder, (f"{folder}/config.yaml",), self.profile.retries, self.profile.signal_delay)
+        return SlurmTask(folder, (f"{folder}/config.yaml",), self.profile.retries, self.profile.signal_delay)

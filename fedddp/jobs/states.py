@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedddp.jobs import lock, queue, ticket
+from fedddp.jobs import queue, ticket
 from fedddp.jobs.ticket import Ticket
+from fedddp.runs import lock
 
 ACTIVE = ("queued", "requeued", "running")
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")

@@ -1,6 +1,5 @@
 """Start what is not done and not at work already, here or on Slurm; wait for it if asked to."""
 
-import argparse
 import sys
 import time
 from collections import Counter
@@ -8,36 +7,40 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from fedddp.jobs import local, lock, states
+from fedddp.jobs import pool, states
 from fedddp.jobs.grid import Point
+from fedddp.jobs.options import Options
+from fedddp.jobs.planned import Planned, plan
 from fedddp.jobs.profile import Profile, Size, load
-from fedddp.jobs.runs import Run, plan
 from fedddp.jobs.states import State
 from fedddp.jobs.table import differences
+from fedddp.runs import lock
+from fedddp.runs.config import stem
 
 POLL = 3.0  # seconds between two looks at the queue
 ENDED_WELL = ("done", "cancelled")
 
 
-def launch(arguments: argparse.Namespace, experiment: str | None, points: Sequence[Point]) -> int:
-    if arguments.cluster != "slurm" and (arguments.nodes or 1) > 1:
-        raise ValueError(f"--nodes {arguments.nodes}: this machine is one node; several need --cluster slurm")
-    if arguments.cluster == "local" and not arguments.dry_run:
-        local.warm()
-    name = Path(experiment or "digits").stem
-    out = arguments.out or Path("runs") / name
+def launch(options: Options, experiment: str | None, points: Sequence[Point]) -> int:
+    """The exit code: 0 if all runs ended well, or are at work on Slurm."""
+    if options.cluster != "slurm" and (options.nodes or 1) > 1:
+        raise ValueError(f"--nodes {options.nodes}: this machine is one node; several need --cluster slurm")
+    if options.cluster == "local" and not options.dry_run:
+        pool.warm()
+    name = stem(experiment)
+    out = options.out or Path("runs") / name
     runs = plan(experiment, points, out)
     if points and len(points) > len(runs):
         print(f"{len(points)} points are {len(runs)} different runs")
-    if arguments.cluster == "slurm":
-        return _on_slurm(arguments, f"fedddp-{name}", runs, out)
-    if arguments.dry_run:
+    if options.cluster == "slurm":
+        return _on_slurm(options, f"fedddp-{name}", runs, out)
+    if options.dry_run:
         _open(runs, out)
         return 0
-    return _debug(_open(runs, out)) if arguments.cluster == "debug" else _here(arguments, runs, out)
+    return _debug(_open(runs, out)) if options.cluster == "debug" else _here(options, runs, out)
 
 
-def _open(runs: Sequence[Run], out: Path) -> list[Run]:
+def _open(runs: Sequence[Planned], out: Path) -> list[Planned]:
     """What is neither done nor at work; the table says of all what they are."""
     now = states.look(run.folder for run in runs)
     settings = differences({run.folder: run.words for run in runs})
@@ -53,34 +56,34 @@ def _alone(out: Path) -> AbstractContextManager[None]:
     return lock.hold(out / "jobs", patience=60.0)
 
 
-def _here(arguments: argparse.Namespace, runs: Sequence[Run], out: Path) -> int:
-    ranks = arguments.ranks or arguments.gpus_per_node or 1
+def _here(options: Options, runs: Sequence[Planned], out: Path) -> int:
+    ranks = options.ranks or options.gpus_per_node or 1
     threads = max((run.config.federation.threads for run in runs), default=1)
-    slots = min(local.slots(ranks, threads), arguments.max_parallel or len(runs))
-    with local.Pool(out, ranks, slots, say=lambda line: print(line, flush=True)) as pool:
+    slots = min(pool.slots(ranks, threads), options.max_parallel or len(runs))
+    with pool.Pool(out, ranks, slots, say=lambda line: print(line, flush=True)) as queue:
         with _alone(out):
-            pool.queue(_open(runs, out))
-        ended = pool.work()
-    if pool.stop:
+            queue.queue(_open(runs, out))
+        ended = queue.work()
+    if queue.stop:
         print("stopped; the same command goes on", file=sys.stderr)
         return 130
     return int(any(name not in ENDED_WELL for name in ended))
 
 
-def _debug(todo: Sequence[Run]) -> int:
+def _debug(todo: Sequence[Planned]) -> int:
     """One after another in this process, where a debugger can follow."""
-    from fedddp.commands.run import work
+    from fedddp.runs.rank import work
 
     return max((work(run.config, run.folder, resume=True) for run in todo), default=0)
 
 
-def _on_slurm(arguments: argparse.Namespace, name: str, runs: Sequence[Run], out: Path) -> int:
+def _on_slurm(options: Options, name: str, runs: Sequence[Planned], out: Path) -> int:
     from fedddp.jobs.slurm import Cluster
 
-    profile: Profile = load(arguments.profile or ("gpu" if arguments.gpus_per_node else "cpu"))
-    size = Size.of(profile, arguments.nodes, arguments.gpus_per_node, arguments.ranks)
-    cluster = Cluster(name, profile, size, out, arguments.max_parallel)
-    if arguments.dry_run:
+    profile: Profile = load(options.profile or ("gpu" if options.gpus_per_node else "cpu"))
+    size = Size.of(profile, options.nodes, options.gpus_per_node, options.ranks)
+    cluster = Cluster(name, profile, size, out, options.max_parallel)
+    if options.dry_run:
         print(cluster.script(_open(runs, out)))
         return 0
     with _alone(out):
@@ -88,10 +91,10 @@ def _on_slurm(arguments: argparse.Namespace, name: str, runs: Sequence[Run], out
     arrays = sorted({job.partition("_")[0] for job in jobs}, key=int)
     if jobs:
         print(f"submitted {len(jobs)} runs as job {', '.join(arrays)}; watch them: fedddp status {out} --watch")
-    return _await(runs) if arguments.wait else 0
+    return _await(runs) if options.wait else 0
 
 
-def _await(runs: Sequence[Run]) -> int:
+def _await(runs: Sequence[Planned]) -> int:
     """Until no run is in the queue or at work; a line for every change."""
     seen: dict[Path, State] = {}
     while True:

@@ -4,6 +4,8 @@ import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from fedddp.core.files import write_json
+
 NAME = "job.json"
 
 
@@ -19,9 +21,7 @@ class Ticket:
 
     def write(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        aside = folder / f".{NAME}"  # renamed when whole: a reader never sees half of it
-        aside.write_text(json.dumps(asdict(self), indent=2) + "\n")
-        aside.rename(folder / NAME)
+        write_json(folder / NAME, asdict(self))
 
     def note(self, folder: Path, outcome: str) -> None:
         replace(self, outcome=outcome).write(folder)

@@ -1,13 +1,13 @@
 """Adam (Kingma & Ba 2015) and, with decoupled weight decay, AdamW."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedddp.local import Point, check
-from fedddp.task import Task
+from fedddp.core.check import check
+from fedddp.core.task import Task
+from fedddp.rounds.iterative import Descent
 
 
 class Moments(NamedTuple):
@@ -16,8 +16,7 @@ class Moments(NamedTuple):
     taken: Tensor  # [C] steps so far: clients of different sizes are at different ones
 
 
-@dataclass
-class Solver(Point):
+class Solver(Descent):
     lr: float = 0.001
     beta1: float = 0.9
     beta2: float = 0.999

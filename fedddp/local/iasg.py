@@ -5,23 +5,20 @@ what lies before the first, at least `burn_in` steps, is burn-in; so a client ha
 steps allows. A path too short for one sample gives its last iterate, as federated averaging does.
 """
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedddp.cohort import Cohort
-from fedddp.local import Fit, check, sgd
+from fedddp.clients.cohort import Cohort
+from fedddp.core import gaussian
+from fedddp.core.check import check
+from fedddp.core.gaussian import Family
+from fedddp.local import sgd
+from fedddp.rounds.solver import Fit, Samples, SamplingSolver
 
 
-class Samples(NamedTuple):
-    theta: Tensor  # [C, most, P]
-    own: Tensor  # [C] how many of them a client made; the rest are 0
-
-
-@dataclass
-class Solver(sgd.Solver):
+class Solver(sgd.Solver, SamplingSolver):
     burn_in: int = 0  # steps before a client's first sample, at least
     steps_per_sample: int = 0  # 0: an epoch, which is as good as independent
     samples: int = 0  # most samples of a client; 0: as many as its steps allow
@@ -32,9 +29,16 @@ class Solver(sgd.Solver):
         check("local.steps_per_sample", self.steps_per_sample, self.steps_per_sample >= 0, "0 for an epoch, or more")
         check("local.samples", self.samples, self.samples >= 0, "0 for as many as there are, or more")
 
-    def sample(self, cohort: Cohort, start: Tensor, memory: Any) -> tuple[Fit, Samples]:
-        """Run SGD on f_k from `start` and average its path into samples."""
-        first, length, count = self.slots(cohort)
+    def sample(
+        self,
+        cohort: Cohort,
+        start: Tensor,
+        memory: Any,
+        site: Tensor | None = None,
+        family: Family = gaussian.diagonal,
+    ) -> tuple[Fit, Samples]:
+        """Run SGD on f_k + energy(site) from `start` and average its path into samples."""
+        first, length, count = self._slots(cohort)
         theta = start.new_zeros(len(cohort), max(count, default=1), start.shape[-1])
 
         def collect(step: int, here: Tensor) -> None:
@@ -42,10 +46,10 @@ class Solver(sgd.Solver):
                 if step >= first[row]:
                     theta[row, (step - first[row]) // length[row]].add_(now, alpha=1 / length[row])
 
-        fit = self.minimise(cohort, start, memory, watch=collect)
+        fit = self.minimise(cohort, start, memory, site, family, watch=collect)
         return fit, Samples(theta, torch.tensor(count, dtype=torch.long))
 
-    def slots(self, cohort: Cohort) -> tuple[list[int], list[int], list[int]]:
+    def _slots(self, cohort: Cohort) -> tuple[list[int], list[int], list[int]]:
         """For each client: the first step that is sampled, the steps of a sample, and the number of samples."""
         steps = cohort.steps(self.epochs, self.batch_size)
         length = torch.full_like(steps, self.steps_per_sample) if self.steps_per_sample else steps // self.epochs

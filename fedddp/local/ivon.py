@@ -16,18 +16,19 @@ A fit starts at the precision of `start`, which is h = 0 in Alg. 2, plus ess·he
 published settings do) or in every round (as Alg. 2 prints).
 """
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedddp import kernels
-from fedddp.cohort import Batch, Cohort
-from fedddp.gaussian import Family, diagonal
-from fedddp.local import Nothing, PosteriorFit, Settings, check, clip
-from fedddp.noise import NOISES, Normal, Quantile
-from fedddp.task import Task
+from fedddp.clients.cohort import Batch, Cohort
+from fedddp.clients.noise import NOISES, Normal, Quantile
+from fedddp.core import kernels
+from fedddp.core.check import check
+from fedddp.core.gaussian import Family, diagonal
+from fedddp.core.task import Task
+from fedddp.rounds.iterative import Iterative, clip
+from fedddp.rounds.solver import Nothing, PosteriorFit, PosteriorSolver
 
 APPROXIMATIONS = ("price", "gradsq")
 
@@ -53,8 +54,8 @@ class State(NamedTuple):
     theta: Tensor
 
 
-@dataclass
-class Solver(Settings):
+class Solver(Iterative, PosteriorSolver):
+    families: ClassVar[tuple[str, ...]] = ("diagonal",)
     lr: float = 0.01
     keep: bool = True  # momentum and step counter stay with the client
     beta1: float = 0.9
@@ -75,22 +76,18 @@ class Solver(Settings):
         check("local.hess_approx", self.hess_approx, self.hess_approx in APPROXIMATIONS, " or ".join(APPROXIMATIONS))
         check("local.noise", self.noise, self.noise in NOISES, " or ".join(NOISES))
 
-    def blank(self, rows: int, task: Task) -> Momentum:
+    def _blank(self, rows: int, task: Task) -> Momentum:
         zeros = torch.zeros(rows, task.layout.numel, dtype=task.dtype, device=task.device)
         return Momentum(zeros, zeros.new_zeros(rows))
 
     def memory(self, task: Task, count: int) -> Momentum | Nothing:
-        return self.blank(count, task) if self.keep else Nothing()
-
-    def refuse(self, family: Family) -> None:
-        if family is not diagonal:
-            raise ValueError(f"local.name=ivon: fits diagonal Gaussians; for {family.name} ones use von or laplace")
+        return self._blank(count, task) if self.keep else Nothing()
 
     def fit(
         self, cohort: Cohort, cavity: Tensor, entropy_weight: float, start: Tensor, memory: Any, family: Family
     ) -> PosteriorFit:
-        self.refuse(family)
-        momentum = memory if self.keep else self.blank(len(cohort), cohort.task)
+        assert family is diagonal  # as `families` says
+        momentum = memory if self.keep else self._blank(len(cohort), cohort.task)
         offset, pull = diagonal.shift(cavity) / -entropy_weight, diagonal.precision(cavity) / entropy_weight
         del cavity  # nobody else's: a quarter of what a fit would hold
         mean, variance = self._descend(cohort, self._begin(cohort, offset, pull, entropy_weight, start, momentum))

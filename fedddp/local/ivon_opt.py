@@ -4,20 +4,20 @@ The reference for variational learning without a federation. Its step counter, w
 hold, is kept with momentum and precision, and noise comes from the client's own stream.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedddp.cohort import Cohort
-from fedddp.gaussian import Family, diagonal
-from fedddp.local import PosteriorFit, ivon
+from fedddp.clients.cohort import Cohort
+from fedddp.core.gaussian import Family, diagonal
+from fedddp.local import ivon
 from fedddp.local.ivon import Momentum
+from fedddp.rounds.solver import PosteriorFit
 
 
-@dataclass
 class Solver(ivon.Solver):
+    any_cavity: ClassVar[bool] = False
     rescale_lr: bool = True  # the package's default
     noise: str = "normal"  # it draws its own
 
@@ -25,15 +25,15 @@ class Solver(ivon.Solver):
         self, cohort: Cohort, cavity: Tensor, entropy_weight: float, start: Tensor, memory: Any, family: Family
     ) -> PosteriorFit:
         """Rows are fitted one after the other; each has a prior of its own, the same for all coordinates."""
-        self.refuse(family)
-        momentum = memory if self.keep else self.blank(len(cohort), cohort.task)
+        assert family is diagonal  # as `families` says
+        momentum = memory if self.keep else self._blank(len(cohort), cohort.task)
         rows = [self._fit(cohort, row, cavity[row], entropy_weight, start, momentum) for row in range(len(cohort))]
         return PosteriorFit(
             torch.stack(rows), momentum if self.keep else memory, cohort.steps(self.epochs, self.batch_size)
         )
 
     def _fit(self, cohort: Cohort, row: int, prior: Tensor, weight: float, start: Tensor, momentum: Momentum) -> Tensor:
-        alone = Cohort(cohort.ids[row : row + 1], cohort.round, cohort.task, cohort.oracle)
+        alone = cohort.part(torch.tensor([row]))
         optimiser = self._optimiser(alone, prior, weight, start, momentum, row)
         (group,) = optimiser.param_groups
         (theta,) = group["params"]
@@ -45,7 +45,6 @@ class Solver(ivon.Solver):
                     with optimiser.sampled_params(train=True):
                         theta.grad = alone.grad(theta.detach().unsqueeze(0), batch)[0]
                 optimiser.step()
-        cohort.tally.loss[row], cohort.tally.steps[row] = alone.tally.loss[0], alone.tally.steps[0]
         momentum.grad[row] = group["momentum"]
         momentum.taken[row] = optimiser.current_step
         return diagonal.natural(theta.detach(), group["ess"] * (group["hess"] + group["weight_decay"]))

@@ -7,24 +7,25 @@ With curvature=none the precision stays as it was at the start: Gaussians of a f
 1 turn a method on natural parameters into its point version (the delta approximation).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedddp import registry
-from fedddp.cohort import Cohort
-from fedddp.curvature import CURVATURES, curvature
-from fedddp.gaussian import Family, diagonal, isotropic
-from fedddp.local import PosteriorFit, Settings, check
-from fedddp.task import Task
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.curvature import CURVATURES, curvature
+from fedddp.core import registry
+from fedddp.core.check import check
+from fedddp.core.gaussian import Family, diagonal, isotropic
+from fedddp.core.task import Task
+from fedddp.rounds.iterative import Descent, Iterative
+from fedddp.rounds.solver import PosteriorFit, PosteriorSolver
 
 POINTS = ("adam", "sgd")
 
 
-@dataclass
-class Solver(Settings):
+class Solver(Iterative, PosteriorSolver):
     lr: float = 0.001
     point: str = "adam"  # the solver of the point optimum
     args: dict[str, Any] = field(default_factory=dict)  # its own settings, beside those here
@@ -37,17 +38,18 @@ class Solver(Settings):
         check("local.point", self.point, self.point in POINTS, " or ".join(POINTS))
         check("local.curvature", self.curvature, self.curvature in kinds, " or ".join(kinds))
         check("local.samples", self.samples, self.samples >= 0, "0 for exact, or a number of samples")
-        self.solver()  # so that a mistake in args shows at once
+        self._solver()  # so that a mistake in args shows at once
 
-    def solver(self) -> Any:
-        shared = {name: getattr(self, name) for name in Settings.__dataclass_fields__}
+    def _solver(self) -> Descent:
+        shared = {own.name: getattr(self, own.name) for own in fields(Iterative)}
         try:
-            return registry.find("local", self.point)(**{**shared, **self.args})
+            made: Descent = registry.find("local", self.point)(**{**shared, **self.args})
+            return made
         except TypeError as error:
             raise ValueError(f"local.args={self.args}: not understood by {self.point}: {error}") from error
 
     def memory(self, task: Task, count: int) -> Any:
-        return self.solver().memory(task, count)
+        return self._solver().memory(task, count)
 
     def fit(
         self, cohort: Cohort, cavity: Tensor, entropy_weight: float, start: Tensor, memory: Any, family: Family
@@ -55,7 +57,7 @@ class Solver(Settings):
         site, site_family = cavity, family
         if family is isotropic:
             site, site_family = _as_diagonal(cavity), diagonal
-        found = self.solver().minimise(cohort, family.mean(start), memory, site, site_family)
+        found = self._solver().minimise(cohort, family.mean(start), memory, site, site_family)
         if self.curvature == "none":
             precision = family.precision(start)
         else:

@@ -1,21 +1,21 @@
 """Stochastic gradient descent with momentum, Nesterov's look-ahead and weight decay."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedddp.local import Nothing, Point, check
-from fedddp.task import Task
+from fedddp.core.check import check
+from fedddp.core.task import Task
+from fedddp.rounds.iterative import Descent
+from fedddp.rounds.solver import Nothing
 
 
 class Momentum(NamedTuple):
     velocity: Tensor  # [C, P]
 
 
-@dataclass
-class Solver(Point):
+class Solver(Descent):
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0

@@ -10,24 +10,23 @@ precision and the slope along the step is no steeper where it ends: a cavity wit
 make it, has its minimum in a basin that a long step would leave for good.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedddp.cohort import Cohort
-from fedddp.curvature import CURVATURES, curvature
-from fedddp.gaussian import Family
-from fedddp.local import Nothing, PosteriorFit, Settings, check
-from fedddp.task import Task
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.curvature import CURVATURES, curvature
+from fedddp.core.check import check
+from fedddp.core.gaussian import Family
+from fedddp.rounds.iterative import Iterative
+from fedddp.rounds.solver import PosteriorFit, PosteriorSolver
 
 HALVINGS = 40
 SMALL = 1e-6  # a relative move of the mean that leaves no basin: its slopes are rounding errors before long
 
 
-@dataclass
-class Solver(Settings):
+class Solver(Iterative, PosteriorSolver):
     lr: float = 1.0
     epochs: int = 100  # most steps; each looks at all data
     curvature: str = "ggn"  # or exact: the Hessian
@@ -39,9 +38,6 @@ class Solver(Settings):
         check("local.lr", self.lr, self.lr <= 1, "in (0, 1]")
         check("local.curvature", self.curvature, self.curvature in CURVATURES, " or ".join(CURVATURES))
         check("local.samples", self.samples, self.samples >= 0, "0 for the mean, or a number of pairs")
-
-    def memory(self, task: Task, count: int) -> Nothing:
-        return Nothing()
 
     def fit(
         self, cohort: Cohort, cavity: Tensor, entropy_weight: float, start: Tensor, memory: Any, family: Family

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from fedddp.kron import Block, Kron
-from fedddp.params import Layout
+from fedddp.clients.kron import Block, Kron
+from fedddp.core.params import Layout
 
 
 def quantise(value: Tensor, bits: int) -> Tensor:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedddp.core.task import Task
 from fedddp.local import adam
-from fedddp.task import Task
 
 
 class Descent(NamedTuple):

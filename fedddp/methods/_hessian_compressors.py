@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedddp.local import check
-from fedddp.reduce import Gather, Sum, Totals
+from fedddp.core.check import check
+from fedddp.exchange.messages import Gather, Sum, Totals
 
 Fields = dict[str, Sum | Gather]
 KINDS = ("rank", "top", "identity")

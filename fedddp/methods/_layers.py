@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedddp.task import Task
+from fedddp.core.task import Task
 
 
 def outputs(task: Task, theta: Tensor, inputs: Tensor) -> Tensor:

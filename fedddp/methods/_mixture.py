@@ -1,14 +1,10 @@
 """A client's posterior as a mixture of Laplace approximations, and what a server's descent asks of it."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-from fedddp import rng
-from fedddp.cohort import Cohort
 
 
 class Mixture(NamedTuple):
@@ -55,12 +51,3 @@ def _median(values: Tensor) -> Tensor:
     """Over the first axis; of an even number, the mean of the middle two."""
     ordered, half = values.sort(0).values, (len(values) - 1) / 2
     return (ordered[int(half)] + ordered[-int(half) - 1]) / 2
-
-
-def member(cohort: Cohort, rows: Tensor, number: int) -> Cohort:
-    """Some clients of a cohort, with the streams of their training number `number`; the first has the run's own."""
-    task, ids = cohort.task, tuple(cohort.ids[row] for row in rows.tolist())
-    if number:
-        seed = rng.key(task.streams.seed, "member", number)
-        task = replace(task, streams=replace(task.streams, seed=seed))
-    return Cohort(ids, cohort.round, task, cohort.oracle)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fedddp.core.rng import stream
+from fedddp.core.task import Task
 from fedddp.methods._layers import outputs
-from fedddp.rng import stream
-from fedddp.task import Task
 
 _REFUSED = "method.name=ot_fusion: this model's"
 

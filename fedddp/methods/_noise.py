@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedddp.cohort import Cohort
+from fedddp.clients.cohort import Cohort
 
 
 def perturb(value: Tensor, deviation: float, cohort: Cohort, purpose: str) -> Tensor:

@@ -10,17 +10,18 @@ s starts at tau², and there is no bias correction, as published.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedddp.cohort import Cohort
-from fedddp.local import Point, check
-from fedddp.methods.fedavg import Clients
-from fedddp.reduce import Mean, Message, Totals
-from fedddp.task import Task
+from fedddp.clients.cohort import Cohort
+from fedddp.core.check import check
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Mean, Message, Totals
+from fedddp.rounds import method
+from fedddp.rounds.method import Clients
+from fedddp.rounds.solver import PointSolver
 
 SECOND: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "adam": lambda s, squared, beta2: beta2 * s + (1 - beta2) * squared,
@@ -62,26 +63,23 @@ def descend(
     return Server(theta - lr * moments.first / (moments.second.sqrt() + tau), moments)
 
 
-@dataclass
-class Descent:
+class Descent(method.Method[Server, Clients], extends=True):
     """Federated averaging whose server takes the mean change for a gradient; a rule says how it steps."""
 
-    sends: ClassVar[tuple[str, str]] = ("change", "")  # what may be compressed: a change already
+    compresses: ClassVar[str] = "change"
     lr: float = 1.0  # the server's
 
     def __post_init__(self) -> None:
         check("method.lr", self.lr, self.lr > 0, "above 0")
 
-    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
-        return Clients(local.memory(task, count))
-
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
+    ) -> tuple[Clients, Message]:
         fit = local.minimise(cohort, server.theta, clients.solver)
         return Clients(fit.memory), {"change": Mean(server.theta - fit.theta, weight=cohort.num_examples)}
 
 
-@dataclass
-class Adaptive(Descent):
+class Adaptive(Descent, extends=True):
     """A step for each coordinate by the size of its past changes."""
 
     rule: ClassVar[str]
@@ -101,8 +99,7 @@ class Adaptive(Descent):
         return descend(server, total["change"], self.rule, self.lr, self.beta1, tau=self.tau)
 
 
-@dataclass
-class Forgetting(Adaptive):
+class Forgetting(Adaptive, extends=True):
     """The adaptive rules that forget old changes."""
 
     beta2: float = 0.99

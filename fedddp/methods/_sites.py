@@ -7,17 +7,19 @@
 a fixed point. The server keeps that total by the changes of active clients.
 """
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedddp import gaussian
-from fedddp.cohort import Cohort
-from fedddp.gaussian import FAMILIES, Family
-from fedddp.local import Posterior, PosteriorFit, check
-from fedddp.task import Task
+from fedddp.clients.cohort import Cohort
+from fedddp.core import gaussian, registry
+from fedddp.core.check import check
+from fedddp.core.gaussian import FAMILIES, Family
+from fedddp.core.task import Task
+from fedddp.rounds import method
+from fedddp.rounds.method import C
+from fedddp.rounds.solver import PosteriorFit, PosteriorSolver, Solver
 
 
 class Server(NamedTuple):
@@ -35,11 +37,10 @@ class Clients(NamedTuple):
     solver: Any
 
 
-@dataclass
-class Settings:
-    """What every method on natural parameters can be told."""
+class SiteMethod(method.Method[Server, C, PosteriorSolver], extends=True):
+    """What every method on natural parameters shares; `covariance` is the family of its Gaussians."""
 
-    broadcast: ClassVar[tuple[str, ...]] = ("lam",)
+    needs: ClassVar[type[Solver]] = PosteriorSolver
     delta: float = 1.0  # the prior's precision; its mean is 0
     temperature: float = 1.0  # τ: the likelihood's tempering
     covariance: str = "diagonal"  # or isotropic, or full
@@ -57,23 +58,16 @@ class Settings:
         prior = self.family.natural(torch.zeros_like(task.initial), self.delta)
         return Server(prior, prior)
 
-    def init_clients(self, count: int, task: Task, local: Posterior) -> Clients:
-        if not hasattr(local, "fit"):
-            raise ValueError("local.name: this method needs a solver for posteriors: choose ivon, laplace or von")
-        prior = self.init_server(task).lam
-        return Clients(prior.new_zeros(count, *prior.shape), local.memory(task, count))
+    def mismatch(self, local: Solver) -> str:
+        if not isinstance(local, PosteriorSolver) or self.covariance in local.families:
+            return super().mismatch(local)
+        return f"has method.covariance={self.covariance}, and that solver fits {' or '.join(local.families)} Gaussians"
 
-    def fit(self, server: Server, clients: Clients, cohort: Cohort, local: Posterior, rho: float) -> tuple[Tensor, Any]:
-        """lam [C, ...] of q_k, and the solver's memory."""
-        found = local.fit(
-            cohort,
-            (rho * server.lam - clients.dual).mul_(self.temperature),  # the solver's alone, which may let it go
-            self.temperature * rho,
-            self.start(server.lam, cohort),
-            clients.solver,
-            self.family,
-        )
-        return self.proper(found)
+    def broadcast(self, server: Server) -> tuple[Any, ...]:
+        return (server.lam,)
+
+    def posterior(self, server: Server) -> Tensor:
+        return server.lam
 
     def start(self, lam: Tensor, cohort: Cohort) -> Tensor:
         """Where a solver begins: a network started at the prior's mean, 0, would never break its symmetry."""
@@ -85,7 +79,7 @@ class Settings:
         """What a solver found, if it is a posterior."""
         bad = int(self.family.improper(found.lam).sum())
         if bad and bool(found.lam.isfinite().all()):  # what is not finite, the engine reports
-            name = type(self).__module__.rpartition(".")[2]
+            name = registry.name_of(self)
             raise ValueError(f"{name}: {bad} precisions of the client's posterior are not positive: {REMEDY}")
         return found.lam, found.memory
 
@@ -93,6 +87,36 @@ class Settings:
         """What is wrong with the server's posterior, if anything; the engine adds the method and the round."""
         bad = int(self.family.improper(server.lam).sum())
         return f"{bad} precisions of the server's posterior are not positive: {REMEDY}" if bad else ""
+
+
+class DualMethod(SiteMethod[Clients], extends=True):
+    """Whose clients keep a dual beside what their solver remembers."""
+
+    def mismatch(self, local: Solver) -> str:
+        if isinstance(local, PosteriorSolver) and not local.any_cavity:
+            return "has duals, and that solver takes a prior N(0, 1/delta) only"
+        return super().mismatch(local)
+
+    def init_clients(self, count: int, task: Task, local: PosteriorSolver) -> Clients:
+        prior = self.init_server(task).lam
+        return Clients(prior.new_zeros(count, *prior.shape), local.memory(task, count))
+
+    def duals(self, clients: Clients) -> Tensor:
+        return clients.dual
+
+    def fit(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PosteriorSolver, rho: float
+    ) -> tuple[Tensor, Any]:
+        """lam [C, ...] of q_k, and the solver's memory."""
+        found = local.fit(
+            cohort,
+            (rho * server.lam - clients.dual).mul_(self.temperature),  # the solver's alone, which may let it go
+            self.temperature * rho,
+            self.start(server.lam, cohort),
+            clients.solver,
+            self.family,
+        )
+        return self.proper(found)
 
 
 REMEDY = "a smaller method.damping or a larger method.delta helps"

@@ -12,11 +12,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedddp.cohort import Cohort
-from fedddp.curvature import examples, ggn_diag, linear_ggn, output_hessian
-from fedddp.kron import Kron, kron, refuse_other_layers
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.curvature import examples, ggn_diag, linear_ggn, output_hessian
+from fedddp.clients.kron import Kron, kron, refuse_other_layers
+from fedddp.core.task import Task
 from fedddp.methods._layers import layer_inputs, linear_layers, outputs
-from fedddp.task import Task
 
 CHUNK = 500  # examples at a time
 

@@ -8,20 +8,18 @@ With covariance=diagonal and the solver ivon this is Alg. 1; with full and von, 
 rho = 1/K it is done after one round. With alpha=1 and rho=1 it is damped PVI.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from fedddp.cohort import Cohort
-from fedddp.local import Posterior, check
-from fedddp.methods._sites import Clients, Server, Settings
-from fedddp.reduce import Mean, Message, Sum, Totals
-from fedddp.task import Task
+from fedddp.clients.cohort import Cohort
+from fedddp.core.check import check
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Mean, Message, Sum, Totals
+from fedddp.methods._sites import Clients, DualMethod, Server
+from fedddp.rounds.solver import PosteriorSolver
 
 
-@dataclass
-class Method(Settings):
+class Method(DualMethod):
     rho: float = 0.1
     damping: float = 1.0  # γ: the dual's step is damping x rho
     alpha: float = 0.0  # weight of the sites in the server's step; 0: 1/(1 + rho K)
@@ -33,20 +31,20 @@ class Method(Settings):
         check("method.alpha", self.alpha, 0 <= self.alpha <= 1, "in (0, 1], or 0 for 1/(1 + rho K)")
 
     def client_step(
-        self, server: Server, clients: Clients, cohort: Cohort, local: Posterior
+        self, server: Server, clients: Clients, cohort: Cohort, local: PosteriorSolver
     ) -> tuple[Clients, Message]:
         lam, solver = self.fit(server, clients, cohort, local, self.rho)
-        dual = clients.dual + self.dual_change(lam, server.lam)
+        dual = clients.dual + self._dual_change(lam, server.lam)
         return Clients(dual, solver), {"lam": Mean(lam), "clients": Sum(torch.ones_like(cohort.num_examples))}
 
-    def dual_change(self, lam: Tensor, anchor: Tensor) -> Tensor:
+    def _dual_change(self, lam: Tensor, anchor: Tensor) -> Tensor:
         return (lam - anchor).mul_(self.damping * self.rho)
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         """A dual's change is linear in lam_k, so the mean tells the sum of all changes and they need not be sent."""
-        change = total["clients"] * self.dual_change(total["lam"], server.lam)
-        return self.mix(total["lam"], server.sites + change, task)
+        change = total["clients"] * self._dual_change(total["lam"], server.lam)
+        return self._mix(total["lam"], server.sites + change, task)
 
-    def mix(self, mean: Tensor, sites: Tensor, task: Task) -> Server:
+    def _mix(self, mean: Tensor, sites: Tensor, task: Task) -> Server:
         alpha = self.alpha or 1 / (1 + self.rho * task.num_clients)
         return Server((1 - alpha) * mean + alpha * sites, sites)

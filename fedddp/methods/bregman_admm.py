@@ -7,32 +7,29 @@
 The multiplier of mu = (m, m² + 1/s) is (v, -½u). Fixed points are those of bayes_admm, the way there is longer.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from fedddp.cohort import Cohort
-from fedddp.local import Posterior
+from fedddp.clients.cohort import Cohort
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Message, Sum, Totals
 from fedddp.methods import bayes_admm
 from fedddp.methods._sites import Clients, Server
-from fedddp.reduce import Message, Sum, Totals
-from fedddp.task import Task
+from fedddp.rounds.solver import PosteriorSolver
 
 
-@dataclass
 class Method(bayes_admm.Method):
     def client_step(
-        self, server: Server, clients: Clients, cohort: Cohort, local: Posterior
+        self, server: Server, clients: Clients, cohort: Cohort, local: PosteriorSolver
     ) -> tuple[Clients, Message]:
         after, message = super().client_step(server, clients, cohort, local)
-        change = self.dual_change(message["lam"].value, server.lam)
+        change = self._dual_change(message["lam"].value, server.lam)
         return after, {"lam": message["lam"], "dual_change": Sum(change)}
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
-        return self.mix(total["lam"], server.sites + total["dual_change"], task)
+        return self._mix(total["lam"], server.sites + total["dual_change"], task)
 
-    def dual_change(self, lam: Tensor, anchor: Tensor) -> Tensor:
+    def _dual_change(self, lam: Tensor, anchor: Tensor) -> Tensor:
         """Our mu has -½(m² + 1/s) in its second part, where u belongs: -2·Δ(m² + 1/s) = 4·Δ(-½(m² + 1/s))."""
         moved = self.family.expectation(lam) - self.family.expectation(anchor)
         weight = torch.full_like(moved[0], 4.0)

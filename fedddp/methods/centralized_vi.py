@@ -3,30 +3,21 @@
 q <- argmin E_q[Σ_k f_k/τ] + KL(q || N(0, 1/delta)),    by local.name=ivon_opt, a few epochs in each round
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
-from fedddp.cohort import Cohort
-from fedddp.local import Posterior
-from fedddp.methods import _sites
-from fedddp.methods._sites import Server
-from fedddp.reduce import Mean, Message, Totals
-from fedddp.task import Task
-
-
-class Clients(NamedTuple):
-    solver: Any
+from fedddp.clients.cohort import Cohort
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Mean, Message, Totals
+from fedddp.methods._sites import Server, SiteMethod
+from fedddp.rounds.method import Clients
+from fedddp.rounds.solver import PosteriorSolver
 
 
-@dataclass
-class Method(_sites.Settings):
+class Method(SiteMethod[Clients]):
     pools: ClassVar[bool] = True
 
-    def init_clients(self, count: int, task: Task, local: Posterior) -> Clients:  # type: ignore[override]
-        return Clients(super().init_clients(count, task, local).solver)
-
     def client_step(
-        self, server: Server, clients: Clients, cohort: Cohort, local: Posterior
+        self, server: Server, clients: Clients, cohort: Cohort, local: PosteriorSolver
     ) -> tuple[Clients, Message]:
         """One client: its anchor is the prior (`sites`), its start is where it left off."""
         cavity, start = self.temperature * server.sites.unsqueeze(0), self.start(server.lam, cohort)

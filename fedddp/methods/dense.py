@@ -12,7 +12,6 @@ defaults suit small networks on a processor; the published generators are larger
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -20,16 +19,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from fedddp.cohort import Cohort
-from fedddp.local import Point, adam, check, sgd
+from fedddp.clients.cohort import Cohort
+from fedddp.core.check import check
+from fedddp.core.objective import CrossEntropy
+from fedddp.core.params import Layout
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Gather, Message, Totals
+from fedddp.local import adam, sgd
 from fedddp.methods._descent import score_of
 from fedddp.methods._generator import generator
 from fedddp.methods._layers import outputs
-from fedddp.methods.fedavg import Clients
-from fedddp.objective import CrossEntropy
-from fedddp.params import Layout
-from fedddp.reduce import Gather, Message, Totals
-from fedddp.task import Task
+from fedddp.rounds import method
+from fedddp.rounds.method import Clients
+from fedddp.rounds.solver import PointSolver
 
 Logits = Callable[[Tensor], Tensor]
 
@@ -39,8 +41,7 @@ class Server(NamedTuple):
     rounds: Tensor  # [] so far: names the server's random stream
 
 
-@dataclass
-class Method:
+class Method(method.Method[Server, Clients]):
     epochs: int = 40  # batches to make, each by a generator of its own: many small ones teach more than few large ones
     passes: int = 10  # after each, over all batches made so far: cheap beside making one
     generator_steps: int = 30  # per batch
@@ -66,10 +67,9 @@ class Method:
             raise ValueError("method.name=dense: makes up inputs of classes; use it for classification of numbers")
         return Server(task.initial, torch.zeros((), dtype=torch.int64))
 
-    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
-        return Clients(local.memory(task, count))
-
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
+    ) -> tuple[Clients, Message]:
         fit = local.minimise(cohort, server.theta, clients.solver)
         message: Message = {"theta": Gather(fit.theta), "examples": Gather(cohort.num_examples)}
         return Clients(fit.memory), message

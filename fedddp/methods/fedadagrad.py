@@ -5,13 +5,11 @@ server   Δ <- Σ_k N_k (theta - theta_k) / Σ_k N_k;   m <- beta1 m + (1 - beta
          s <- s + Δ²;   theta <- theta - lr m/(√s + tau)
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from fedddp.methods._server_optimiser import Adaptive
 
 
-@dataclass
 class Method(Adaptive):
     rule: ClassVar[str] = "adagrad"
     lr: float = 0.1

@@ -8,21 +8,19 @@ With scale = mean the client's loss is f_k/N_k, as Eq. 2 prints; the fixed point
 With scale = sum it is the pooled minimiser.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedddp.cohort import Cohort
-from fedddp.local import Point, check
+from fedddp.clients.cohort import Cohort
+from fedddp.core.check import check
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Mean, Message, Totals
 from fedddp.methods.federated_admm import admm_step, primal
-from fedddp.reduce import Mean, Message, Totals
-from fedddp.task import Task
-
-
-class Server(NamedTuple):
-    theta: Tensor  # [P]
+from fedddp.rounds import method
+from fedddp.rounds.method import Server
+from fedddp.rounds.solver import PointSolver
 
 
 class Clients(NamedTuple):
@@ -30,8 +28,7 @@ class Clients(NamedTuple):
     solver: Any
 
 
-@dataclass
-class Method:
+class Method(method.Method[Server, Clients]):
     alpha: float = 0.1
     scale: str = "sum"  # what penalty and dual are added to: the sum loss f_k, or the mean loss f_k/N_k
     dual_step: bool = True  # False holds the duals at 0, which makes it fedprox with a plain mean
@@ -40,14 +37,13 @@ class Method:
         check("method.alpha", self.alpha, self.alpha > 0, "above 0")
         check("method.scale", self.scale, self.scale in ("sum", "mean"), "sum or mean")
 
-    def init_server(self, task: Task) -> Server:
-        return Server(task.initial)
-
-    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
+    def init_clients(self, count: int, task: Task, local: PointSolver) -> Clients:
         dual = torch.zeros(count, task.layout.numel, dtype=task.dtype, device=task.device)
         return Clients(dual, local.memory(task, count))
 
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
+    ) -> tuple[Clients, Message]:
         alpha = self.alpha * (cohort.num_examples.unsqueeze(1) if self.scale == "mean" else 1.0)
         theta, change, solver = admm_step(server.theta, clients, cohort, local, alpha)
         dual = clients.dual + change if self.dual_step else clients.dual
@@ -56,6 +52,9 @@ class Method:
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         return Server(total["theta"])
+
+    def duals(self, clients: Clients) -> Tensor:
+        return clients.dual
 
     def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
         dual = self.alpha * float((after.theta - before.theta).norm())

@@ -4,15 +4,12 @@ client   theta_k <- solver on f_k from theta
 server   Δ <- Σ_k N_k (theta - theta_k) / Σ_k N_k;   m <- momentum m + Δ;   theta <- theta - lr m
 """
 
-from dataclasses import dataclass
-
-from fedddp.local import check
+from fedddp.core.check import check
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Totals
 from fedddp.methods._server_optimiser import Descent, Server, descend, start
-from fedddp.reduce import Totals
-from fedddp.task import Task
 
 
-@dataclass
 class Method(Descent):
     momentum: float = 0.9
 

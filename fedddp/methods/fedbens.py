@@ -17,7 +17,7 @@ are in the federation then (Remark 3): `join` are not in the first round, `leave
 federation.fits and federation.cohort_width=1, the same run with join=[k] is the federation without k; nobody trains.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from math import log
 from typing import NamedTuple
@@ -25,16 +25,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedddp import gaussian
-from fedddp.cohort import Cohort
-from fedddp.local import Point, adam, check
-from fedddp.methods import Phase
+from fedddp.clients.cohort import Cohort
+from fedddp.core import gaussian
+from fedddp.core.check import check
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Gather, Mean, Message, Sum, Totals
+from fedddp.local import adam
 from fedddp.methods._descent import Descent, advance, begin
 from fedddp.methods._layers import initialisations
-from fedddp.methods._mixture import Mixture, medians, member, slope
+from fedddp.methods._mixture import Mixture, medians, slope
 from fedddp.methods._structures import STRUCTURES, Structure
-from fedddp.reduce import Gather, Mean, Message, Sum, Totals
-from fedddp.task import Task
+from fedddp.rounds import method
+from fedddp.rounds.method import Phase
+from fedddp.rounds.solver import PointSolver
 
 RULES = {"divided": -1, "printed": 1}  # the prior's exponent, in units of K - 1
 
@@ -46,8 +49,7 @@ class Server(NamedTuple):
     descent: Descent
 
 
-@dataclass
-class Method:
+class Method(method.Method[Server, Mixture]):
     members: int = 5  # models in the ensemble, and components of each client's mixture
     mixtures: list[int] = field(default_factory=list)  # components of each client, where they differ
     structure: str = "kron"  # of the curvature: kron, last (diagonal, and the last layer in full) or diag
@@ -100,19 +102,21 @@ class Method:
         starts = initialisations(task, self.members)
         return Server(starts[0], starts, starts, begin(starts, task, self._adam, validate=False))
 
-    def init_clients(self, count: int, task: Task, local: Point) -> Mixture:
+    def init_clients(self, count: int, task: Task, local: PointSolver) -> Mixture:
         rows, zeros = (count, max(self.mixtures, default=self.members)), task.initial.new_zeros
         modes, curvature = zeros(*rows, task.layout.numel), zeros(*rows, self._structure.size(task))
         return Mixture(modes, curvature, zeros(rows, dtype=torch.float64), zeros(rows, dtype=torch.float64))
 
     def phase(self, server: Server, index: int) -> Phase | None:
         if index == 0:
-            return Phase(self.client_step, self.server_step, broadcast=("starts",))
+            return Phase(self.client_step, self.server_step, (server.starts,))
         if index > self.steps:
             return None
-        return Phase(self.slope, partial(self.descend, step=index), broadcast=())
+        return Phase(self._slope, partial(self._descend, step=index))
 
-    def client_step(self, server: Server, clients: Mixture, cohort: Cohort, local: Point) -> tuple[Mixture, Message]:
+    def client_step(
+        self, server: Server, clients: Mixture, cohort: Cohort, local: PointSolver
+    ) -> tuple[Mixture, Message]:
         """Those that are new train; all that are here show their modes."""
         here, counts = self._here(cohort), self._counts(cohort)
         mixture, new = Mixture(*(leaf.clone() for leaf in clients)), here & (clients.weight.sum(1) == 0)
@@ -135,35 +139,41 @@ class Method:
         start = medians(total["modes"], total["weight"], self.members)
         return server._replace(descent=begin(start, task, self._adam, validate=True))
 
-    def slope(self, server: Server, clients: Mixture, cohort: Cohort, local: Point) -> tuple[Mixture, Message]:
+    def _slope(self, server: Server, clients: Mixture, cohort: Cohort, local: PointSolver) -> tuple[Mixture, Message]:
         """What each client here adds to the gradient of the server's objective at every member."""
         mixture = clients._replace(weight=clients.weight * self._here(cohort).unsqueeze(1))
         slopes, values = slope(mixture, server.descent.theta, partial(self._times, cohort.task))
         counted = (mixture.weight.sum(1) > 0).to(slopes.dtype)  # a client that failed to train has no posterior
         return clients, {"slope": Sum(slopes), "value": Sum(values), "clients": Sum(counted)}
 
-    def descend(self, server: Server, total: Totals, task: Task, step: int) -> Server:
+    def _descend(self, server: Server, total: Totals, task: Task, step: int) -> Server:
         look = step % self.validate_every == 0 or step == self.steps
-        gradient = total["slope"] + self.prior_precision(total["clients"]) * server.descent.theta
+        gradient = total["slope"] + self._prior_precision(total["clients"]) * server.descent.theta
         descent = advance(server.descent, gradient, task, self._adam, validate=look)
         if step < self.steps:
             return server._replace(descent=descent)
         return Server(descent.best[descent.score.argmax()], descent.best, server.starts, descent)
 
-    def prior_precision(self, clients: Tensor) -> Tensor:
+    def _prior_precision(self, clients: Tensor) -> Tensor:
         """Of the prior's part in the server's objective, beside its part in every client's posterior."""
         return RULES[self.rule] * (clients - 1) / self.prior_variance
 
     def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
-        """A client sends its mixture when it has trained: phases are our way to descend. The objective is a mean."""
-        if "bytes" in total:
-            return {"bytes_up": float(total["bytes"])}
-        prior = 0.5 * self.prior_precision(total["clients"]) * before.descent.theta.square().sum(1)
+        """The server's objective, in the mean over its members."""
+        if "value" not in total:
+            return {}
+        prior = 0.5 * self._prior_precision(total["clients"]) * before.descent.theta.square().sum(1)
         return {"objective": float((total["value"] + prior).mean())}
 
-    def _train(self, start: Tensor, mixture: Mixture, cohort: Cohort, local: Point, rows: Tensor, number: int) -> None:
+    def bytes_up(self, plain: int, server: Server, total: Totals) -> float:
+        """A client sends its mixture when it has trained: phases are our way to descend."""
+        return float(total["bytes"]) if "bytes" in total else 0.0
+
+    def _train(
+        self, start: Tensor, mixture: Mixture, cohort: Cohort, local: PointSolver, rows: Tensor, number: int
+    ) -> None:
         """Component `number` of the mixtures of some rows, in place."""
-        part, task = member(cohort, rows, number), cohort.task
+        part, task = cohort.part(rows, number), cohort.task
         prior = gaussian.diagonal.natural(torch.zeros_like(start), self._delta) if self.prior_at_clients else None
         fit = local.minimise(part, start, local.memory(task, len(rows)), prior)
         curvature = self._structure.measure(part, fit.theta)
@@ -171,8 +181,6 @@ class Method:
         mixture.curvature[rows, number] = curvature
         logdet = self._structure.logdet(task, curvature, self._delta) - task.layout.numel * log(self.temperature)
         mixture.logdet[rows, number] = logdet
-        cohort.tally.loss[rows] += part.tally.loss
-        cohort.tally.steps[rows] += part.tally.steps
 
     def _times(self, task: Task, curvature: Tensor, vector: Tensor) -> Tensor:
         """Λ @ vector."""

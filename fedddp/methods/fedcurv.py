@@ -8,18 +8,19 @@ With scale = sum, f_k and Σ_i stand without the division by N_k. The penalty is
 sums of F_j and F_j theta_j over all clients by their changes, and a client takes its own out.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedddp.cohort import Cohort
-from fedddp.curvature import squared_grads
-from fedddp.local import Point, check
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.curvature import squared_grads
+from fedddp.core.check import check
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Mean, Message, Sum, Totals
 from fedddp.methods._noise import perturb
-from fedddp.reduce import Mean, Message, Sum, Totals
-from fedddp.task import Task
+from fedddp.rounds import method
+from fedddp.rounds.solver import PointSolver
 
 
 class Server(NamedTuple):
@@ -32,9 +33,7 @@ class Clients(NamedTuple):
     solver: Any
 
 
-@dataclass
-class Method:
-    broadcast: ClassVar[tuple[str, ...]] = ("theta", "sites")
+class Method(method.Method[Server, Clients]):
     penalty: float = 1.0
     scale: str = "mean"  # what the penalty is added to: the mean loss f_k/N_k, or the sum loss f_k
     noise: float = 0.0  # deviation of Gaussian noise on a client's parameters and curvature
@@ -44,14 +43,19 @@ class Method:
         check("method.scale", self.scale, self.scale in ("sum", "mean"), "sum or mean")
         check("method.noise", self.noise, self.noise >= 0, "at least 0")
 
+    def broadcast(self, server: Server) -> tuple[Tensor, ...]:
+        return server.theta, server.sites
+
     def init_server(self, task: Task) -> Server:
         return Server(task.initial, task.initial.new_zeros(2, task.layout.numel))
 
-    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
+    def init_clients(self, count: int, task: Task, local: PointSolver) -> Clients:
         site = torch.zeros(count, 2, task.layout.numel, dtype=task.dtype, device=task.device)
         return Clients(site, local.memory(task, count))
 
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
+    ) -> tuple[Clients, Message]:
         scale = cohort.num_examples.view(-1, 1, 1) if self.scale == "mean" else 1.0
         others = 2 * self.penalty * scale * (server.sites - clients.site)
         others[:, 1].clamp_min_(0)  # sums kept by changes are rounded

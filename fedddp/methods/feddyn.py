@@ -8,18 +8,19 @@ alpha is on the sum loss, which is alpha/N_k on the mean loss. With every client
 iterate by iterate.
 """
 
-from dataclasses import dataclass
+from torch import Tensor
 
-from fedddp.cohort import Cohort
-from fedddp.local import Point, check
+from fedddp.clients.cohort import Cohort
+from fedddp.core.check import check
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Mean, Message, Sum, Totals
 from fedddp.methods import federated_admm
 from fedddp.methods.federated_admm import Clients, Server, admm_step, primal
-from fedddp.reduce import Mean, Message, Sum, Totals
-from fedddp.task import Task
+from fedddp.rounds import method
+from fedddp.rounds.solver import PointSolver
 
 
-@dataclass
-class Method:
+class Method(method.Method[Server, Clients]):
     alpha: float = 0.1
     weight_decay: float = 0.0  # on the sum loss of each client
 
@@ -30,10 +31,12 @@ class Method:
     def init_server(self, task: Task) -> Server:
         return federated_admm.Method().init_server(task)
 
-    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
+    def init_clients(self, count: int, task: Task, local: PointSolver) -> Clients:
         return federated_admm.Method().init_clients(count, task, local)
 
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
+    ) -> tuple[Clients, Message]:
         theta, change, solver = admm_step(server.theta, clients, cohort, local, self.alpha, self.weight_decay)
         message: Message = {"theta": Mean(theta), "dual_change": Sum(change), "primal": primal(theta, server.theta)}
         return Clients(clients.dual + change, solver), message
@@ -41,6 +44,9 @@ class Method:
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         duals = server.duals + total["dual_change"]
         return Server(total["theta"] + duals / (self.alpha * task.num_clients), duals)
+
+    def duals(self, clients: Clients) -> Tensor:
+        return clients.dual
 
     def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
         dual = self.alpha * float((after.theta - before.theta).norm())

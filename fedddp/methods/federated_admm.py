@@ -9,16 +9,17 @@ pooled minimiser with weight decay delta. The server keeps the sum of all duals 
 sit out a round still count.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedddp.cohort import Cohort
-from fedddp.local import Point, check
-from fedddp.reduce import Mean, Message, Sum, Totals
-from fedddp.task import Task
+from fedddp.clients.cohort import Cohort
+from fedddp.core.check import check
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Mean, Message, Sum, Totals
+from fedddp.rounds import method
+from fedddp.rounds.solver import PointSolver
 
 
 class Server(NamedTuple):
@@ -31,8 +32,7 @@ class Clients(NamedTuple):
     solver: Any
 
 
-@dataclass
-class Method:
+class Method(method.Method[Server, Clients]):
     rho: float = 0.1
     delta: float = 1.0
 
@@ -43,11 +43,13 @@ class Method:
     def init_server(self, task: Task) -> Server:
         return Server(task.initial, torch.zeros_like(task.initial))
 
-    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
+    def init_clients(self, count: int, task: Task, local: PointSolver) -> Clients:
         dual = torch.zeros(count, task.layout.numel, dtype=task.dtype, device=task.device)
         return Clients(dual, local.memory(task, count))
 
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
+    ) -> tuple[Clients, Message]:
         theta, change, solver = admm_step(server.theta, clients, cohort, local, self.rho)
         message: Message = {"theta": Mean(theta), "dual_change": Sum(change), "primal": primal(theta, server.theta)}
         return Clients(clients.dual + change, solver), message
@@ -56,6 +58,9 @@ class Method:
         duals = server.duals + total["dual_change"]
         alpha = self.delta / (self.delta + self.rho * task.num_clients)
         return Server((1 - alpha) * total["theta"] + alpha / self.delta * duals, duals)
+
+    def duals(self, clients: Clients) -> Tensor:
+        return clients.dual
 
     def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
         """How far clients are from the server (root mean square), and how far the server moved times rho."""
@@ -67,7 +72,7 @@ class Method:
 
 
 def admm_step(
-    anchor: Tensor, clients: Any, cohort: Cohort, local: Point, rho: Tensor | float, decay: float = 0.0
+    anchor: Tensor, clients: Any, cohort: Cohort, local: PointSolver, rho: Tensor | float, decay: float = 0.0
 ) -> tuple[Tensor, Tensor, Any]:
     """theta_k [C, P], the change of the dual and the solver's memory: the client step of every ADMM here.
 

@@ -7,22 +7,24 @@ The server's descent is a sequence of phases: in each, clients send F_k (theta -
 only a sum travels. One round is the published one-shot method; further rounds start from what the last one found.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedddp.cohort import Cohort
-from fedddp.kron import Kron
-from fedddp.local import Point, adam, check
-from fedddp.methods import Phase
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.kron import Kron
+from fedddp.core.check import check
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Mean, Message, Sum, Totals
+from fedddp.local import adam
 from fedddp.methods._compress import compress_factors, factor_numbers, quantise_layers
 from fedddp.methods._descent import Descent, advance, begin
 from fedddp.methods._structures import STRUCTURES
-from fedddp.reduce import Mean, Message, Sum, Totals
-from fedddp.task import Task
+from fedddp.rounds import method
+from fedddp.rounds.method import Phase
+from fedddp.rounds.solver import PointSolver
 
 FISHERS = {"diag": "diag", "kfac": "kron"}
 MODE_BITS = 16  # of the parameters themselves, where the Fisher information is quantised
@@ -39,8 +41,7 @@ class Clients(NamedTuple):
     solver: Any
 
 
-@dataclass
-class Method:
+class Method(method.Method[Server, Clients]):
     fisher: str = "kfac"  # or diag
     bits: int = 0  # of each number of the Fisher information: 8 or 16; 0: as it is
     rank: int = 0  # leading eigenpairs of each Kronecker factor; 0: all of it
@@ -75,19 +76,21 @@ class Method:
         self._structure.refuse(task)
         return Server(task.initial, begin(task.initial[None], task, self._adam, validate=False))
 
-    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
+    def init_clients(self, count: int, task: Task, local: PointSolver) -> Clients:
         zeros = task.initial.new_zeros(count, task.layout.numel + self._structure.size(task))
         mode, fisher = zeros.split([task.layout.numel, self._structure.size(task)], dim=1)
         return Clients(mode.clone(), fisher.clone(), local.memory(task, count))
 
     def phase(self, server: Server, index: int) -> Phase | None:
         if index == 0:
-            return Phase(self.client_step, self.server_step)
+            return Phase(self.client_step, self.server_step, (server.theta,))
         if index > self.steps:
             return None
-        return Phase(self.slope, partial(self.descend, step=index), broadcast=())
+        return Phase(self._slope, partial(self._descend, step=index))
 
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
+    ) -> tuple[Clients, Message]:
         fit = local.minimise(cohort, server.theta, clients.solver)
         task = cohort.task
         mode = quantise_layers(fit.theta, task.layout, MODE_BITS if self.bits else 0)
@@ -99,20 +102,20 @@ class Method:
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         return Server(server.theta, begin(total["mode"][None], task, self._adam, validate=True))
 
-    def slope(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+    def _slope(self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver) -> tuple[Clients, Message]:
         away = server.descent.theta - clients.mode
         pull = self._structure.product(cohort.task, clients.fisher, away)
         return clients, {"slope": Sum(pull), "examples": Sum(cohort.num_examples)}
 
-    def descend(self, server: Server, total: Totals, task: Task, step: int) -> Server:
+    def _descend(self, server: Server, total: Totals, task: Task, step: int) -> Server:
         slope = (total["slope"] / total["examples"])[None]
         look = step % self.validate_every == 0 or step == self.steps
         descent = advance(server.descent, slope, task, self._adam, validate=look)
         return Server(descent.best[0] if step == self.steps else server.theta, descent)
 
-    def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
+    def bytes_up(self, plain: int, server: Server, total: Totals) -> float:
         """A client sends its mode and its Fisher information once: phases are our way to descend."""
-        return {"bytes_up": float(total["bytes"])} if "bytes" in total else {}
+        return float(total["bytes"]) if "bytes" in total else 0.0
 
     def _compress(self, fisher: Tensor, task: Task) -> Tensor:
         if self.fisher == "diag":

@@ -7,17 +7,19 @@
 The paper's v_k is ours over delta. At the fixed point w_server is the pooled minimiser with weight decay delta.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedddp.cohort import Cohort
-from fedddp.local import Point, check
+from fedddp.clients.cohort import Cohort
+from fedddp.core.check import check
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Message, Sum, Totals
 from fedddp.methods._sites import check_damping, dual_rate
-from fedddp.reduce import Message, Sum, Totals
-from fedddp.task import Task
+from fedddp.rounds import method
+from fedddp.rounds.method import S
+from fedddp.rounds.solver import PointSolver
 
 
 class Server(NamedTuple):
@@ -30,8 +32,9 @@ class Clients(NamedTuple):
     solver: Any
 
 
-@dataclass
-class Method:
+class Anchored(method.Method[S, Clients], extends=True):
+    """What fedlap and fedlap_func share: the settings, and the clients' part in weight space."""
+
     delta: float = 1.0
     damping: float | str = "N_k/N"  # a number, 1/K or N_k/N
     warmup: int = 0  # first rounds in which it is N_k/N, whatever damping says
@@ -40,26 +43,33 @@ class Method:
         check("method.delta", self.delta, self.delta > 0, "above 0")
         check_damping(self.damping, self.warmup)
 
-    def init_server(self, task: Task) -> Server:
-        nothing = torch.zeros_like(task.initial)
-        return Server(nothing, nothing)
-
-    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
+    def init_clients(self, count: int, task: Task, local: PointSolver) -> Clients:
         return Clients(task.initial.new_zeros(count, len(task.initial)), local.memory(task, count))
 
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
-        fit = local.minimise(cohort, begin(server.theta, cohort), clients.solver, self.site(server.theta, clients))
-        change = self.dual_change(server.theta, fit.theta, cohort)
-        return Clients(clients.dual + change, fit.memory), {"dual_change": Sum(change)}
-
-    def site(self, anchor: Tensor, clients: Clients) -> Tensor:
+    def _site(self, anchor: Tensor, clients: Clients) -> Tensor:
         """[C, 2, P] the server's pull minus the client's own dual."""
         shift = self.delta * anchor - clients.dual
         return torch.stack([shift, torch.full_like(shift, self.delta)], dim=-2)
 
-    def dual_change(self, anchor: Tensor, theta: Tensor, cohort: Cohort) -> Tensor:
+    def _dual_change(self, anchor: Tensor, theta: Tensor, cohort: Cohort) -> Tensor:
         step = self.delta * dual_rate(self.damping, self.warmup, cohort)
         return step.unsqueeze(1) * (theta - anchor)
+
+    def duals(self, clients: Clients) -> Tensor:
+        return clients.dual
+
+
+class Method(Anchored[Server]):
+    def init_server(self, task: Task) -> Server:
+        nothing = torch.zeros_like(task.initial)
+        return Server(nothing, nothing)
+
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
+    ) -> tuple[Clients, Message]:
+        fit = local.minimise(cohort, begin(server.theta, cohort), clients.solver, self._site(server.theta, clients))
+        change = self._dual_change(server.theta, fit.theta, cohort)
+        return Clients(clients.dual + change, fit.memory), {"dual_change": Sum(change)}
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         duals = server.duals + total["dual_change"]

@@ -8,11 +8,8 @@ This is pvi's step with the solver laplace, H_k the GGN of the client's own data
 damping ≤ 1.
 """
 
-from dataclasses import dataclass
-
 from fedddp.methods import pvi
 
 
-@dataclass
 class Method(pvi.Method):
     pass

@@ -19,15 +19,16 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from fedddp.cohort import Batch, Cohort
-from fedddp.dense import Chain
-from fedddp.local import Point, adam, check
-from fedddp.methods import Phase, fedlap
-from fedddp.methods.fedlap import Clients, begin
-from fedddp.objective import Binary, NextToken
-from fedddp.reduce import Gather, Message, Sum, Totals
-from fedddp.rng import stream
-from fedddp.task import Task
+from fedddp.clients.chain import Chain
+from fedddp.clients.cohort import Batch, Cohort
+from fedddp.core.check import check
+from fedddp.core.objective import Binary, NextToken
+from fedddp.core.rng import stream
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Gather, Message, Sum, Totals
+from fedddp.local import adam
+from fedddp.methods.fedlap import Anchored, Clients, begin
+from fedddp.rounds.solver import PointSolver
 
 
 class Server(NamedTuple):
@@ -39,8 +40,7 @@ class Server(NamedTuple):
     known: Tensor  # [K] 1 for clients that have sent their memory
 
 
-@dataclass
-class Method(fedlap.Method):
+class Method(Anchored[Server]):
     memory: str = "own"  # or validation: inputs held out at the server, shared by all
     points: int = 1  # of each class in a client's own memory
     tau: float = 1.0
@@ -55,7 +55,7 @@ class Method(fedlap.Method):
         check("method.steps", self.steps, self.steps >= 0, "at least 0")
         check("method.lr", self.lr, self.lr > 0, "above 0")
 
-    def init_server(self, task: Task) -> Server:  # type: ignore[override]
+    def init_server(self, task: Task) -> Server:
         nothing, clients = torch.zeros_like(task.initial), task.num_clients
         if self.memory == "validation":
             if task.data.validation is None:
@@ -69,19 +69,18 @@ class Method(fedlap.Method):
         labels = example.new_zeros(*weight.shape, *example.shape[1:])
         return Server(nothing, nothing, inputs, weight, labels, nothing.new_zeros(clients))
 
-    def phase(self, server: Server, index: int) -> Phase | None:
+    def broadcast(self, server: Server) -> tuple[Tensor, ...]:
         """Memories travel once: as long as some client is unknown, whoever is active sends its own."""
-        sent = ("theta",) if bool(server.known.all()) else ("theta", "inputs")
-        return Phase(self.client_step, self.server_step, sent) if index == 0 else None
+        return (server.theta,) if bool(server.known.all()) else (server.theta, server.inputs)
 
-    def client_step(  # type: ignore[override]
-        self, server: Server, clients: Clients, cohort: Cohort, local: Point
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
     ) -> tuple[Clients, Message]:
-        recalling = Recalling(cohort.ids, cohort.round, cohort.task, cohort.oracle, server=server)
-        recalling.tally = cohort.tally
-        site = self.site(server.theta, clients)
+        known = bool(server.weight.any())
+        recalling = cohort.steered(Recall(cohort, server)) if known else cohort
+        site = self._site(server.theta, clients)
         fit = local.minimise(recalling, begin(server.theta, cohort), clients.solver, site)
-        change = self.dual_change(server.theta, fit.theta, cohort)
+        change = self._dual_change(server.theta, fit.theta, cohort)
         message: Message = {"dual_change": Sum(change), **self._speak(server, cohort, fit.theta)}
         return Clients(clients.dual + change, fit.memory), message
 
@@ -120,7 +119,7 @@ class Method(fedlap.Method):
         inputs[weight.flatten() == 0] = 0
         return inputs, weight.flatten()
 
-    def server_step(self, server: Server, total: Totals, task: Task) -> Server:  # type: ignore[override]
+    def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         duals = server.duals + total["dual_change"]
         server = server._replace(theta=duals / self.delta, duals=duals)
         if "labels" in total:
@@ -146,27 +145,25 @@ class Term(NamedTuple):
     labels: Tensor  # [m, ...]
 
 
-@dataclass(kw_only=True)
-class Recalling(Cohort):
-    """A cohort whose losses have Eq. 17's function terms: all memories at the server's predictions, less its own."""
+@dataclass
+class Recall:
+    """Adds Eq. 17's function terms to a cohort's gradients: all memories at the server's predictions, less its own."""
 
+    cohort: Cohort
     server: Server
 
-    def grad(self, theta: Tensor, batch: Batch, out: Tensor | None = None) -> Tensor:
-        grad = super().grad(theta, batch, out)
-        if bool(self.server.weight.any()):
-            terms = [(self._everyone, self._own(client)) for client in self.ids[: len(theta)]]
-            pull = memory_grad(self.task, theta, self._inputs, terms)
-            grad += pull.div_(self.num_examples[: len(theta)].unsqueeze(1))
-        return grad
+    def __call__(self, theta: Tensor, grad: Tensor, batch: Batch) -> Tensor:
+        terms = [(self._everyone, self._own(client)) for client in self.cohort.ids[: len(theta)]]
+        pull = memory_grad(self.cohort.task, theta, self._inputs, terms)
+        return grad.add_(pull.div_(self.cohort.num_examples[: len(theta)].unsqueeze(1)))
 
     @cached_property
     def _inputs(self) -> Tensor:
-        return recalled(self.server, self.task)
+        return recalled(self.server, self.cohort.task)
 
     @cached_property
     def _everyone(self) -> Term:
-        labels = predictions(self.task, self.server.theta, self.server.inputs.flatten(0, 1))
+        labels = predictions(self.cohort.task, self.server.theta, self.server.inputs.flatten(0, 1))
         return Term(slice(None), joined(self.server)[0], labels)
 
     def _own(self, client: int) -> Term:

@@ -9,19 +9,20 @@ H and l are those from before this round's change, as published, or from after i
 compression, that is Newton's method). For models of a few thousand parameters at most: a client remembers a matrix.
 """
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedddp.cohort import Cohort
-from fedddp.curvature import exact_hessian, ggn_full
-from fedddp.local import check
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.curvature import exact_hessian, ggn_full
+from fedddp.core.check import check
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Mean, Message, Totals
 from fedddp.methods._hessian_compressors import Compressor
 from fedddp.methods._noise import perturb
-from fedddp.reduce import Mean, Message, Totals
-from fedddp.task import Task
+from fedddp.rounds import method
+from fedddp.rounds.solver import Solver
 
 CURVATURES = {"ggn": ggn_full, "hessian": exact_hessian}
 
@@ -36,8 +37,9 @@ class Clients(NamedTuple):
     hessian: Tensor  # [C, P, P] estimate of its mean loss's Hessian
 
 
-@dataclass
-class Method:
+class Method(method.Method[Server, Clients, Solver]):
+    needs: ClassVar[type[Solver]] = Solver  # any: clients do not train
+
     compressor: str = "rank"  # or top, identity
     rank: int = 1  # eigenvectors that a client sends
     top: int = 1000  # entries that a client sends
@@ -69,11 +71,11 @@ class Method:
         size = task.layout.numel
         return Server(task.initial, task.initial.new_zeros(size, size), torch.zeros((), dtype=torch.long))
 
-    def init_clients(self, count: int, task: Task, local: Any) -> Clients:
+    def init_clients(self, count: int, task: Task, local: Solver) -> Clients:
         size = task.layout.numel
         return Clients(torch.zeros(count, size, size, dtype=task.dtype, device=task.device))
 
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Any) -> tuple[Clients, Message]:
+    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Solver) -> tuple[Clients, Message]:
         count, theta = cohort.num_examples, server.theta.expand(len(cohort), -1)
         gradient = cohort.full_grad(theta) / count.unsqueeze(1)
         difference = CURVATURES[self.curvature](cohort, theta) / count.view(-1, 1, 1) - clients.hessian

@@ -10,22 +10,22 @@ exact moments of a quadratic loss, Σ_k⁻¹ (theta - μ_k) is its gradient at t
 the pooled optimum (Prop. 2).
 """
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedddp import tree
-from fedddp.cohort import Cohort
-from fedddp.curvature import examples
-from fedddp.local import check
-from fedddp.local.iasg import Samples, Solver
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.curvature import examples
+from fedddp.core import tree
+from fedddp.core.check import check
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Mean, Message, Sum, Totals
 from fedddp.methods._layers import outputs
 from fedddp.methods._server_optimiser import RULES, Server, descend, start
-from fedddp.methods.fedavg import Clients
-from fedddp.reduce import Mean, Message, Sum, Totals
-from fedddp.task import Task
+from fedddp.rounds import method
+from fedddp.rounds.method import Clients
+from fedddp.rounds.solver import Samples, SamplingSolver, Solver
 
 
 class Estimate(NamedTuple):
@@ -36,8 +36,8 @@ class Estimate(NamedTuple):
     samples: Samples | None = None
 
 
-@dataclass
-class Method:
+class Method(method.Method[Server, Clients, SamplingSolver]):
+    needs: ClassVar[type[Solver]] = SamplingSolver
     shrinkage: float = 0.1  # ρ: 0 leaves the identity, and more trusts the samples' covariance more
     burn_in_rounds: int = 0  # rounds of federated averaging before the first samples
     moments: str = "sampled"  # or exact: of a quadratic loss
@@ -61,12 +61,12 @@ class Method:
     def init_server(self, task: Task) -> Server:
         return Server(task.initial, start(task.initial, self.optimiser, self.tau))
 
-    def init_clients(self, count: int, task: Task, local: Solver) -> Clients:
-        name = type(local).__module__.rpartition(".")[2]
-        check("local.name", name, isinstance(local, Solver) or self.moments == "exact", "iasg, which samples")
-        return Clients(local.memory(task, count))
+    def mismatch(self, local: Solver) -> str:
+        return "" if self.moments == "exact" else super().mismatch(local)
 
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Solver) -> tuple[Clients, Message]:
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: SamplingSolver
+    ) -> tuple[Clients, Message]:
         """A change that is not finite is left out and counted; such a client starts afresh."""
         found = self._estimate(server.theta, clients, cohort, local)
         good = found.change.isfinite().all(1)
@@ -84,7 +84,7 @@ class Method:
                 )
         return Clients(_keep(good, found.solver)), message
 
-    def _estimate(self, theta: Tensor, clients: Clients, cohort: Cohort, local: Solver) -> Estimate:
+    def _estimate(self, theta: Tensor, clients: Clients, cohort: Cohort, local: SamplingSolver) -> Estimate:
         if self.moments == "exact":
             gradient = cohort.full_grad(theta.expand(len(cohort), -1)) / cohort.num_examples.unsqueeze(1)
             return Estimate(gradient, clients.solver)

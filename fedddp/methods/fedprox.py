@@ -5,18 +5,16 @@ client   theta_k <- solver on f_k(theta) + ½ delta |theta - theta_server|²    
 server   theta   <- Σ_k N_k theta_k / Σ_k N_k
 """
 
-from dataclasses import dataclass
-
-from fedddp import gaussian
-from fedddp.cohort import Cohort
-from fedddp.local import Point, check
+from fedddp.clients.cohort import Cohort
+from fedddp.core import gaussian
+from fedddp.core.check import check
+from fedddp.exchange.messages import Mean, Message
 from fedddp.methods import fedavg
 from fedddp.methods._noise import perturb
-from fedddp.methods.fedavg import Clients, Server
-from fedddp.reduce import Mean, Message
+from fedddp.rounds.method import Clients, Server
+from fedddp.rounds.solver import PointSolver
 
 
-@dataclass
 class Method(fedavg.Method):
     delta: float = 0.1
     scale: str = "sum"  # what the penalty is added to: the sum loss f_k, or the mean loss f_k/N_k
@@ -26,7 +24,9 @@ class Method(fedavg.Method):
         check("method.delta", self.delta, self.delta >= 0, "at least 0")
         check("method.scale", self.scale, self.scale in ("sum", "mean"), "sum or mean")
 
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
+    ) -> tuple[Clients, Message]:
         site = gaussian.diagonal.natural(server.theta, self.delta)
         if self.scale == "mean":
             site = site * cohort.num_examples.view(-1, 1, 1)

@@ -5,12 +5,10 @@ server   Δ <- Σ_k N_k (theta - theta_k) / Σ_k N_k;   m <- beta1 m + (1 - beta
          s <- s - (1 - beta2) Δ² sign(s - Δ²);   theta <- theta - lr m/(√s + tau)
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from fedddp.methods._server_optimiser import Forgetting
 
 
-@dataclass
 class Method(Forgetting):
     rule: ClassVar[str] = "yogi"

@@ -7,23 +7,23 @@ Where no client knows anything (Σ_k F_k is about 0) the plain mean stands in.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedddp.cohort import Cohort
-from fedddp.curvature import ggn_diag, squared_grads
-from fedddp.local import Point, check
-from fedddp.methods.fedavg import Clients, Server
-from fedddp.reduce import Mean, Message, Sum, Totals
-from fedddp.task import Task
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.curvature import ggn_diag, squared_grads
+from fedddp.core.check import check
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Mean, Message, Sum, Totals
+from fedddp.rounds import method
+from fedddp.rounds.method import Clients, Server
+from fedddp.rounds.solver import PointSolver
 
 FISHERS: dict[str, Callable[[Cohort, Tensor], Tensor]] = {"ggn": ggn_diag, "empirical": squared_grads}
 
 
-@dataclass
-class Method:
+class Method(method.Method[Server, Clients]):
     fisher: str = "ggn"  # the Fisher information, labels drawn from the model; or empirical, labels as they are
     floor: float = 1e-6  # mean information per example below which a coordinate takes the plain mean
 
@@ -31,13 +31,9 @@ class Method:
         check("method.fisher", self.fisher, self.fisher in FISHERS, " or ".join(FISHERS))
         check("method.floor", self.floor, self.floor >= 0, "at least 0")
 
-    def init_server(self, task: Task) -> Server:
-        return Server(task.initial)
-
-    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
-        return Clients(local.memory(task, count))
-
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
+    ) -> tuple[Clients, Message]:
         fit = local.minimise(cohort, server.theta, clients.solver)
         fisher = FISHERS[self.fisher](cohort, fit.theta)
         message: Message = {
@@ -53,6 +49,6 @@ class Method:
         ratio = total["pull"] / torch.where(known, total["fisher"], 1)
         return Server(torch.where(known, ratio, total["theta"]))
 
-    def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
+    def bytes_up(self, plain: int, server: Server, total: Totals) -> float:
         """A client sends theta_k, F_k and N_k; that their product is summed too is our way to add up."""
-        return {"bytes_up": (2 * after.theta.numel() + 1) * after.theta.itemsize}
+        return (2 * server.theta.numel() + 1) * server.theta.itemsize

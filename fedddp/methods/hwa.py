@@ -10,21 +10,22 @@ Where no client has curvature the first line holds. Eq. 7 as printed is no avera
 one, and its fallback never comes into play, since |D_k| + eps is never 0.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedddp.cohort import Cohort
-from fedddp.curvature import squared_grads
-from fedddp.local import Point, check
-from fedddp.methods import fedavg
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.curvature import squared_grads
+from fedddp.core.check import check
+from fedddp.core.params import Layout
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Mean, Message, Sum, Totals
 from fedddp.methods._noise import perturb
-from fedddp.methods.fedavg import Clients
-from fedddp.params import Layout
-from fedddp.reduce import Mean, Message, Sum, Totals
-from fedddp.task import Task
+from fedddp.rounds import method
+from fedddp.rounds.method import Clients
+from fedddp.rounds.solver import PointSolver
 
 RULES = ("coordinate", "printed")
 EPS = 1e-8  # of the printed rule
@@ -36,8 +37,7 @@ class Server(NamedTuple):
     chosen: Tensor  # [Q] coordinates that curvature weighs
 
 
-@dataclass
-class Method:
+class Method(method.Method[Server, Clients]):
     layers: list[str] = field(default_factory=list)  # names of modules or parameters; none: the output layer
     rule: str = "coordinate"  # or printed
     noise: float = 0.0  # deviation of Gaussian noise on a client's parameters and curvature
@@ -49,17 +49,16 @@ class Method:
     def init_server(self, task: Task) -> Server:
         return Server(task.initial, torch.cat(places(task.layout, self.layers)).to(task.device))
 
-    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
-        return fedavg.Method().init_clients(count, task, local)
-
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
+    ) -> tuple[Clients, Message]:
         fit = local.minimise(cohort, server.theta, clients.solver)
         theta = perturb(fit.theta, self.noise, cohort, "update")
         curvature = squared_grads(cohort, fit.theta, server.chosen)
         curvature = perturb(curvature, self.noise, cohort, "curvature").clamp_min(0)
-        return Clients(fit.memory), self.message(theta, curvature, cohort, server.chosen)
+        return Clients(fit.memory), self._message(theta, curvature, cohort, server.chosen)
 
-    def message(self, theta: Tensor, curvature: Tensor, cohort: Cohort, chosen: Tensor) -> Message:
+    def _message(self, theta: Tensor, curvature: Tensor, cohort: Cohort, chosen: Tensor) -> Message:
         """What theta [C, P] and curvature [C, Q] of the chosen coordinates add to the sums."""
         weight = curvature
         if self.rule == "printed":
@@ -80,10 +79,9 @@ class Method:
         theta[server.chosen] = found
         return server._replace(theta=theta)
 
-    def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
+    def bytes_up(self, plain: int, server: Server, total: Totals) -> float:
         """A client sends theta_k, N_k and D_k; that their product is summed too is our way to add up."""
-        theta = after.theta
-        return {"bytes_up": (theta.numel() + 1 + len(after.chosen)) * theta.itemsize}
+        return (server.theta.numel() + 1 + len(server.chosen)) * server.theta.itemsize
 
 
 def places(layout: Layout, layers: list[str]) -> list[Tensor]:

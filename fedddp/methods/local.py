@@ -3,19 +3,16 @@
 Metrics are the mean over clients of each client's own model on the test set.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fedddp.cohort import Cohort
-from fedddp.local import Point
-from fedddp.reduce import Mean, Message, Totals
-from fedddp.task import Task
-
-
-class Server(NamedTuple):
-    theta: Tensor  # [P] the clients' mean, which nobody uses: it lets a checksum speak for all of them
+from fedddp.clients.cohort import Cohort
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Mean, Message, Totals
+from fedddp.rounds import method
+from fedddp.rounds.method import Server
+from fedddp.rounds.solver import PointSolver
 
 
 class Clients(NamedTuple):
@@ -23,19 +20,19 @@ class Clients(NamedTuple):
     solver: Any
 
 
-@dataclass
-class Method:
-    evaluates: ClassVar[str] = "clients"
-
-    def init_server(self, task: Task) -> Server:
-        return Server(task.initial)
-
-    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
+class Method(method.Method[Server, Clients]):
+    def init_clients(self, count: int, task: Task, local: PointSolver) -> Clients:
         return Clients(task.initial.repeat(count, 1), local.memory(task, count))
 
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
+    ) -> tuple[Clients, Message]:
         fit = local.minimise(cohort, clients.theta, clients.solver)
         return Clients(fit.theta, fit.memory), {"theta": Mean(fit.theta)}
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
+        """The clients' mean, which nobody uses: it lets a checksum speak for all of them."""
         return Server(total["theta"])
+
+    def own_models(self, clients: Clients) -> Tensor:
+        return clients.theta

@@ -11,20 +11,20 @@ The server's statistics m and s stay fixed during the local steps. The solver is
 gradients are turned into such directions.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedddp.cohort import Batch, Cohort
-from fedddp.local import Point, check, sgd
-from fedddp.methods import Phase
+from fedddp.clients.cohort import Batch, Cohort
+from fedddp.core.check import check
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Mean, Message, Totals
+from fedddp.local import sgd
 from fedddp.methods._server_optimiser import RULES, SECOND, Moments, remember, start
-from fedddp.methods.fedavg import Clients
-from fedddp.reduce import Mean, Message, Totals
-from fedddp.task import Task
+from fedddp.rounds import method
+from fedddp.rounds.method import Clients, Phase
+from fedddp.rounds.solver import PointSolver, Solver
 
 
 class Server(NamedTuple):
@@ -33,24 +33,7 @@ class Server(NamedTuple):
     moments: Moments
 
 
-@dataclass(kw_only=True)
-class Steered(Cohort):
-    """A cohort whose gradients are turned before the solver sees them."""
-
-    turn: Callable[[Tensor, Batch], Tensor]
-
-    def grad(self, theta: Tensor, batch: Batch, out: Tensor | None = None) -> Tensor:
-        return self.turn(super().grad(theta, batch, out), batch)
-
-
-def steer(cohort: Cohort, turn: Callable[[Tensor, Batch], Tensor]) -> Steered:
-    steered = Steered(cohort.ids, cohort.round, cohort.task, cohort.oracle, turn=turn)
-    steered.tally = cohort.tally
-    return steered
-
-
-@dataclass
-class Method:
+class Method(method.Method[Server, Clients]):
     optimiser: str = "sgd"  # or adam, yogi, adagrad
     momentum: float = 0.9  # beta1
     beta2: float = 0.99
@@ -65,39 +48,40 @@ class Method:
     def init_server(self, task: Task) -> Server:
         return Server(task.initial, torch.zeros_like(task.initial), start(task.initial, self.optimiser, self.tau))
 
-    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
+    def mismatch(self, local: Solver) -> str:
         plain = isinstance(local, sgd.Solver) and not local.momentum
-        check(
-            "local.name", type(local).__module__.rpartition(".")[2], plain, "sgd without momentum: it is the server's"
-        )
-        return Clients(local.memory(task, count))
+        return "" if plain else "needs sgd without momentum, which is the server's"
 
     def phase(self, server: Server, index: int) -> Phase | None:
         phases = [
-            Phase(self.gradient_step, self.keep_gradient, ("theta",)),
-            Phase(self.client_step, self.server_step, ("gradient", "moments")),
+            Phase(self._gradient_step, self._keep_gradient, (server.theta,)),
+            Phase(self.client_step, self.server_step, (server.gradient, server.moments)),
         ]
         return phases[index] if index < len(phases) else None
 
-    def gradient_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+    def _gradient_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
+    ) -> tuple[Clients, Message]:
         return clients, {"gradient": full_gradient(server.theta, cohort)}
 
-    def keep_gradient(self, server: Server, total: Totals, task: Task) -> Server:
+    def _keep_gradient(self, server: Server, total: Totals, task: Task) -> Server:
         return server._replace(gradient=total["gradient"])
 
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
-        def turn(grad: Tensor, batch: Batch) -> Tensor:
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
+    ) -> tuple[Clients, Message]:
+        def turn(_: Tensor, grad: Tensor, batch: Batch) -> Tensor:
             there, _ = cohort.oracle(server.theta.expand_as(grad), *batch)
-            return self.direction(grad - there + server.gradient, server.moments)
+            return self._direction(grad - there + server.gradient, server.moments)
 
-        fit = local.minimise(steer(cohort, turn), server.theta, clients.solver)
+        fit = local.minimise(cohort.steered(turn), server.theta, clients.solver)
         return Clients(fit.memory), {"theta": Mean(fit.theta, weight=cohort.num_examples)}
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         moments = remember(server.moments, server.gradient, self.optimiser, self.momentum, self.beta2)
         return Server(total["theta"], server.gradient, moments)
 
-    def direction(self, gradient: Tensor, moments: Moments) -> Tensor:
+    def _direction(self, gradient: Tensor, moments: Moments) -> Tensor:
         """The optimiser's step U, with its statistics as they are."""
         first = (1 - self.momentum) * gradient + self.momentum * moments.first
         return first / (moments.second.sqrt() + self.tau) if self.optimiser in SECOND else first

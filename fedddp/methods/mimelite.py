@@ -7,24 +7,23 @@
 U is the server's optimiser with its statistics held fixed, as in mime.
 """
 
-from dataclasses import dataclass
-
-from fedddp.cohort import Cohort
-from fedddp.local import Point
-from fedddp.methods import Phase, mime
-from fedddp.methods.fedavg import Clients
-from fedddp.methods.mime import Server, full_gradient, steer
-from fedddp.reduce import Mean, Message, Totals
-from fedddp.task import Task
+from fedddp.clients.cohort import Cohort
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Mean, Message, Totals
+from fedddp.methods import mime
+from fedddp.methods.mime import Server, full_gradient
+from fedddp.rounds.method import Clients, Phase
+from fedddp.rounds.solver import PointSolver
 
 
-@dataclass
 class Method(mime.Method):
     def phase(self, server: Server, index: int) -> Phase | None:
-        return Phase(self.client_step, self.server_step, ("theta", "moments")) if index == 0 else None
+        return Phase(self.client_step, self.server_step, (server.theta, server.moments)) if index == 0 else None
 
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
-        steered = steer(cohort, lambda grad, _: self.direction(grad, server.moments))
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
+    ) -> tuple[Clients, Message]:
+        steered = cohort.steered(lambda _, grad, batch: self._direction(grad, server.moments))
         fit = local.minimise(steered, server.theta, clients.solver)
         message: Message = {
             "theta": Mean(fit.theta, weight=cohort.num_examples),
@@ -33,4 +32,4 @@ class Method(mime.Method):
         return Clients(fit.memory), message
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
-        return super().server_step(self.keep_gradient(server, total, task), total, task)
+        return super().server_step(self._keep_gradient(server, total, task), total, task)

@@ -9,30 +9,27 @@ With as many neurons on both sides and equal masses an optimal transport plan is
 an assignment. Outputs keep their places: classes have names.
 """
 
-from dataclasses import dataclass
-
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from fedddp.cohort import Cohort
-from fedddp.local import Point
+from fedddp.clients.cohort import Cohort
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Gather, Message, Totals
 from fedddp.methods._neurons import Layer, chain, columns, permute
-from fedddp.methods.fedavg import Clients, Server
-from fedddp.reduce import Gather, Message, Totals
-from fedddp.task import Task
+from fedddp.rounds import method
+from fedddp.rounds.method import Clients, Server
+from fedddp.rounds.solver import PointSolver
 
 
-@dataclass
-class Method:
+class Method(method.Method[Server, Clients]):
     def init_server(self, task: Task) -> Server:
         chain(task)  # a network that cannot be aligned is refused before anybody trains
         return Server(task.initial)
 
-    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
-        return Clients(local.memory(task, count))
-
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
+    ) -> tuple[Clients, Message]:
         fit = local.minimise(cohort, server.theta, clients.solver)
         message: Message = {"theta": Gather(fit.theta), "examples": Gather(cohort.num_examples)}
         return Clients(fit.memory), message

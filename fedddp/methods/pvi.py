@@ -7,17 +7,14 @@
 At a fixed point dual_k = -∇_mu E_q[f_k/τ]. damping=1 is the undamped method, which may diverge.
 """
 
-from dataclasses import dataclass
-
-from fedddp.cohort import Cohort
-from fedddp.local import Posterior
-from fedddp.methods._sites import Clients, Server, Settings, check_damping, dual_rate
-from fedddp.reduce import Message, Sum, Totals
-from fedddp.task import Task
+from fedddp.clients.cohort import Cohort
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Message, Sum, Totals
+from fedddp.methods._sites import Clients, DualMethod, Server, check_damping, dual_rate
+from fedddp.rounds.solver import PosteriorSolver
 
 
-@dataclass
-class Method(Settings):
+class Method(DualMethod):
     damping: float | str = "1/K"  # a number, 1/K or N_k/N
     warmup: int = 0  # first rounds in which it is N_k/N, whatever damping says
 
@@ -26,7 +23,7 @@ class Method(Settings):
         check_damping(self.damping, self.warmup)
 
     def client_step(
-        self, server: Server, clients: Clients, cohort: Cohort, local: Posterior
+        self, server: Server, clients: Clients, cohort: Cohort, local: PosteriorSolver
     ) -> tuple[Clients, Message]:
         lam, solver = self.fit(server, clients, cohort, local, rho=1.0)
         step = dual_rate(self.damping, self.warmup, cohort)

@@ -7,24 +7,23 @@ W is [in, out] here; a bias is the weight of a constant input. Off-diagonal entr
 Σ_k G_k says nothing (an input that is never active) W keeps the plain mean.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from fedddp.cohort import Cohort
-from fedddp.curvature import examples
-from fedddp.local import Point, check
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.curvature import examples
+from fedddp.core.check import check
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Gather, Mean, Message, Sum, Totals
 from fedddp.methods._layers import layer_inputs, linear_layers
-from fedddp.methods.fedavg import Clients, Server
-from fedddp.reduce import Gather, Mean, Message, Sum, Totals
-from fedddp.task import Task
+from fedddp.rounds import method
+from fedddp.rounds.method import Clients, Server
+from fedddp.rounds.solver import PointSolver
 
 CHUNK = 1000  # examples at a time
 
 
-@dataclass
-class Method:
+class Method(method.Method[Server, Clients]):
     a: float = 0.9  # factor of the off-diagonal entries of G; 1 is plain least squares
 
     def __post_init__(self) -> None:
@@ -34,10 +33,9 @@ class Method:
         check("model", type(task.module).__name__, bool(linear_layers(task)), "a network with linear layers")
         return Server(task.initial)
 
-    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
-        return Clients(local.memory(task, count))
-
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
+    ) -> tuple[Clients, Message]:
         fit = local.minimise(cohort, server.theta, clients.solver)
         message: dict[str, Sum | Mean | Gather] = {"theta": Mean(fit.theta)}
         views = cohort.task.layout.views(fit.theta.double())
@@ -55,10 +53,10 @@ class Method:
             _set_weight(views, prefix, mean + change)
         return Server(merged)
 
-    def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
+    def bytes_up(self, plain: int, server: Server, total: Totals) -> float:
         """A client sends theta_k and its G_k; that their products are summed too is our way to add up."""
         grams = [value for name, value in total.items() if name.endswith("gram")]
-        return {"bytes_up": sum(part.numel() * part.itemsize for part in [after.theta, *grams])}
+        return sum(part.numel() * part.itemsize for part in [server.theta, *grams])
 
 
 def grams(cohort: Cohort, theta: Tensor) -> dict[str, Tensor]:

@@ -9,17 +9,20 @@ The means are plain, as published, which minimises Σ_k f_k/N_k; with weights = 
 in both, which minimises the pooled Σ_k f_k. The correction is a linear site.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedddp import gaussian
-from fedddp.cohort import Cohort
-from fedddp.local import Fit, Point, check, sgd
-from fedddp.reduce import Mean, Message, Sum, Totals
-from fedddp.task import Task
+from fedddp.clients.cohort import Cohort
+from fedddp.core import gaussian
+from fedddp.core.check import check
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Mean, Message, Sum, Totals
+from fedddp.local import sgd
+from fedddp.rounds import method
+from fedddp.rounds.fit_cache import Cached
+from fedddp.rounds.solver import Fit, PointSolver, Solver
 
 
 class Server(NamedTuple):
@@ -32,9 +35,7 @@ class Clients(NamedTuple):
     solver: Any
 
 
-@dataclass
-class Method:
-    broadcast: ClassVar[tuple[str, ...]] = ("theta", "control")
+class Method(method.Method[Server, Clients]):
     option: str = "II"  # how c_k is renewed: I takes a pass over the client's data, II is free
     weights: str = "plain"  # of the clients in both means: plain or examples
     lr: float = 1.0  # the server's
@@ -44,17 +45,25 @@ class Method:
         check("method.weights", self.weights, self.weights in ("plain", "examples"), "plain or examples")
         check("method.lr", self.lr, self.lr > 0, "above 0")
 
+    def mismatch(self, local: Solver) -> str:
+        plain = isinstance(local, sgd.Solver) and not local.momentum and not local.clip
+        if self.option == "II" and not plain:  # the move must be lr times a sum of gradients
+            return "with method.option=II needs sgd without momentum and clipping, and with I any point solver"
+        return super().mismatch(local)
+
+    def broadcast(self, server: Server) -> tuple[Tensor, ...]:
+        return server.theta, server.control
+
     def init_server(self, task: Task) -> Server:
         return Server(task.initial, torch.zeros_like(task.initial))
 
-    def init_clients(self, count: int, task: Task, local: Point) -> Clients:
-        if self.option == "II":  # the move must be lr times a sum of gradients
-            plain = isinstance(local, sgd.Solver) and not local.momentum and not local.clip
-            check("method.option", "II", plain, "I, unless local is sgd without momentum and clipping")
+    def init_clients(self, count: int, task: Task, local: PointSolver) -> Clients:
         control = torch.zeros(count, task.layout.numel, dtype=task.dtype, device=task.device)
         return Clients(control, local.memory(task, count))
 
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Point) -> tuple[Clients, Message]:
+    def client_step(
+        self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
+    ) -> tuple[Clients, Message]:
         count = cohort.num_examples.unsqueeze(1)
         site = gaussian.diagonal.linear(count * (server.control - clients.control))
         fit = local.minimise(cohort, server.theta, clients.solver, site)
@@ -66,10 +75,12 @@ class Method:
         }
         return Clients(control, fit.memory), message
 
-    def _control(self, server: Server, clients: Clients, cohort: Cohort, local: Point, fit: Fit) -> Tensor:
+    def _control(self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver, fit: Fit) -> Tensor:
         if self.option == "I":
             return cohort.full_grad(server.theta.expand_as(fit.theta)) / cohort.num_examples.unsqueeze(1)
-        length = local.rate(cohort) * fit.steps.to(fit.theta).unsqueeze(1)
+        plain = local.solver if isinstance(local, Cached) else local
+        assert isinstance(plain, sgd.Solver)  # mismatch refuses others
+        length = plain.rate(cohort) * fit.steps.to(fit.theta).unsqueeze(1)
         return clients.control - server.control + (server.theta - fit.theta) / length
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:

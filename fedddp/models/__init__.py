@@ -1,5 +1,5 @@
-"""Models: one file each, a dataclass `Model` with its settings and `build(shape, classes) -> nn.Module`.
+"""Models: one file each, named after it, a class `Model`; the contract is in fedddp/core/model.py.
 
-`shape` is that of one input as the model sees it, `classes` the number of outputs (1 for regression). A module of
-your own needs no file here: `model.name=package.module:Class` (or `path/file.py:Class`) with `model.args.*`.
+A module of your own needs no file here: `model.name=package.module:Class` (or `path/file.py:Class`) with
+`model.args.*`.
 """

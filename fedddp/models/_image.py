@@ -5,7 +5,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from fedddp.local import check
+from fedddp.core.check import check
 
 
 def channels(shape: tuple[int, ...], pool: int = 1) -> tuple[list[nn.Module], int]:
@@ -34,7 +34,7 @@ def classifier(
     body: list[nn.Module],
     shape: tuple[int, ...],
     hidden: list[int],
-    classes: int,
+    outputs: int,
     bias: bool = True,
     dropout: float = 0.0,
 ) -> nn.Module:
@@ -44,21 +44,22 @@ def classifier(
     except RuntimeError as error:
         raise ValueError(f"model.name: images of {list(shape)} are too small for this model: {error}") from error
     layers: list[nn.Module] = [nn.Flatten()]
-    for inputs, outputs in pairwise([width, *hidden]):
-        layers += [nn.Linear(inputs, outputs, bias=bias), nn.ReLU()]
+    widths = [width, *hidden]
+    for pair in pairwise(widths):
+        layers += [nn.Linear(*pair, bias=bias), nn.ReLU()]
         layers += [nn.Dropout(dropout)] if dropout else []
-    return nn.Sequential(*body, *layers, nn.Linear([width, *hidden][-1], classes, bias=bias))
+    return nn.Sequential(*body, *layers, nn.Linear(widths[-1], outputs, bias=bias))
 
 
 def two_convolutions(
     shape: tuple[int, ...],
     width: tuple[int, int],
     hidden: list[int],
-    classes: int,
+    outputs: int,
     bias: bool = True,
     pool: int = 1,
 ) -> nn.Module:
-    """conv 5x5 - pool - conv 5x5 - pool - hidden - classes, with ReLU"""
+    """conv 5x5 - pool - conv 5x5 - pool - hidden - outputs, with ReLU"""
     layers, depth = channels(shape, pool)
     layers += conv(depth, width[0], 5, bias=bias) + conv(*width, 5, bias=bias)
-    return classifier(layers, shape, hidden, classes, bias)
+    return classifier(layers, shape, hidden, outputs, bias)

@@ -3,14 +3,12 @@
 conv 5x5 (64) - pool - conv 5x5 (64) - pool - 384 - 192 - classes, with ReLU
 """
 
-from dataclasses import dataclass
-
 from torch import nn
 
+from fedddp.core import model
 from fedddp.models._image import two_convolutions
 
 
-@dataclass
-class Model:
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        return two_convolutions(shape, (64, 64), [384, 192], classes)
+class Model(model.Model):
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        return two_convolutions(shape, (64, 64), [384, 192], outputs)

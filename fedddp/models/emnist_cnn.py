@@ -3,19 +3,17 @@
 conv 3x3 (32) - conv 3x3 (64) - pool - dropout ¼ - 128 - dropout ½ - classes, with ReLU
 """
 
-from dataclasses import dataclass
-
 from torch import nn
 
+from fedddp.core import model
 from fedddp.models._image import channels, classifier, conv
 
 
-@dataclass
-class Model:
+class Model(model.Model):
     dropout: bool = True
 
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         layers, depth = channels(shape)
         layers += conv(depth, 32, 3, pool=False) + conv(32, 64, 3)
         layers += [nn.Dropout(0.25)] if self.dropout else []
-        return classifier(layers, shape, [128], classes, dropout=0.5 if self.dropout else 0.0)
+        return classifier(layers, shape, [128], outputs, dropout=0.5 if self.dropout else 0.0)

@@ -6,21 +6,20 @@ The paper gives kernels, channels and the number of layers; padding, pooling and
 are choices made here: 356,810 parameters for 3 x 32 x 32, ten classes.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 from torch import nn
 
+from fedddp.core import model
 from fedddp.models._image import channels, classifier, conv
 
 
-@dataclass
-class Model:
+class Model(model.Model):
     hidden: int = 128
     pool: int = 1  # average images over squares of so many pixels first
 
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         layers, depth = channels(shape, self.pool)
-        for inputs, outputs in pairwise([depth, 32, 64, 128]):
-            layers += conv(inputs, outputs, 3, padding=1)
-        return classifier(layers, shape, [self.hidden], classes)
+        for inputs, width in pairwise([depth, 32, 64, 128]):
+            layers += conv(inputs, width, 3, padding=1)
+        return classifier(layers, shape, [self.hidden], outputs)

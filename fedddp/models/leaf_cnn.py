@@ -3,18 +3,16 @@
 conv 5x5 (32) - pool - conv 5x5 (64) - pool, both padded - 2048 - classes, with ReLU
 """
 
-from dataclasses import dataclass
-
 from torch import nn
 
+from fedddp.core import model
 from fedddp.models._image import channels, classifier, conv
 
 
-@dataclass
-class Model:
+class Model(model.Model):
     hidden: int = 2048
 
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         layers, depth = channels(shape)
         layers += conv(depth, 32, 5, padding=2) + conv(32, 64, 5, padding=2)
-        return classifier(layers, shape, [self.hidden], classes)
+        return classifier(layers, shape, [self.hidden], outputs)

@@ -3,16 +3,14 @@
 conv 5x5 (6) - pool - conv 5x5 (16) - pool - 120 - 84 - classes, with ReLU
 """
 
-from dataclasses import dataclass
-
 from torch import nn
 
+from fedddp.core import model
 from fedddp.models._image import two_convolutions
 
 
-@dataclass
-class Model:
+class Model(model.Model):
     bias: bool = False
 
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        return two_convolutions(shape, (6, 16), [120, 84], classes, self.bias)
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        return two_convolutions(shape, (6, 16), [120, 84], outputs, self.bias)

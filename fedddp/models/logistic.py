@@ -1,24 +1,23 @@
 """Logistic (or linear) regression: one linear layer on the flattened input; with several labels, one for each."""
 
-from dataclasses import dataclass
 from math import prod
 
 from torch import nn
 
-from fedddp.local import check
+from fedddp.core import model
+from fedddp.core.check import check
 
 
-@dataclass
-class Model:
+class Model(model.Model):
     bias: bool = True
     pool: int = 1  # average images over squares of so many pixels first: a Hessian needs few parameters
 
     def __post_init__(self) -> None:
         check("model.pool", self.pool, self.pool >= 1, "at least 1")
 
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         if self.pool == 1:
-            return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), classes, bias=self.bias))
+            return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), outputs, bias=self.bias))
         check("model.pool", self.pool, len(shape) >= 2 and min(shape[-2:]) >= self.pool, f"1 for inputs {shape}")
         image = (prod(shape[:-2]), *shape[-2:])
         inputs = image[0] * (image[1] // self.pool) * (image[2] // self.pool)
@@ -27,5 +26,5 @@ class Model:
             nn.Unflatten(1, image),
             nn.AvgPool2d(self.pool),
             nn.Flatten(),
-            nn.Linear(inputs, classes, bias=self.bias),
+            nn.Linear(inputs, outputs, bias=self.bias),
         )

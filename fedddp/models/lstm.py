@@ -8,36 +8,35 @@ StackOverflow's words (Reddi et al. 2021) is embedding=96, hidden=670, layers=1,
 over clients.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from fedddp.local import check
+from fedddp.core import model
+from fedddp.core.check import check
 
 
-@dataclass
-class Model:
+class Model(model.Model):
     embedding: int = 8
     hidden: int = 256
     layers: int = 2
     projection: int = 0  # width of a linear layer before the output; 0: none
     predict: str = "last"  # what follows the whole text, or all: what follows each position
-    vocabulary: int = 0  # different input tokens; 0: as many as there are classes
+    vocabulary: int = 0  # different input tokens; 0: as many as there are outputs
 
     def __post_init__(self) -> None:
         check("model.predict", self.predict, self.predict in ("last", "all"), "last or all")
         check("model.layers", self.layers, self.layers >= 1, "at least 1")
 
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         if len(shape) != 1:
             raise ValueError(f"model.name=lstm: takes a row of tokens [T]; the data's inputs are {list(shape)}")
-        layers: list[nn.Module] = [nn.Embedding(self.vocabulary or classes, self.embedding)]
+        layers: list[nn.Module] = [nn.Embedding(self.vocabulary or outputs, self.embedding)]
         layers += [Recurrence(i, o) for i, o in pairwise([self.embedding] + [self.hidden] * self.layers)]
         layers += [Last()] if self.predict == "last" else []
         layers += [nn.Linear(self.hidden, self.projection)] if self.projection else []
-        return nn.Sequential(*layers, nn.Linear(self.projection or self.hidden, classes))
+        return nn.Sequential(*layers, nn.Linear(self.projection or self.hidden, outputs))
 
 
 class Recurrence(nn.Module):

@@ -6,17 +6,15 @@ depth 18               64-128-256-512 channels, 2 blocks each, shortcuts by conv
 Batch normalisation has no federated meaning here. ResNet-20 with 100 classes has 275,572 parameters.
 """
 
-from dataclasses import dataclass
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedddp.local import check
+from fedddp.core import model
+from fedddp.core.check import check
 from fedddp.models._image import channels
 
 
-@dataclass
-class Model:
+class Model(model.Model):
     depth: int = 20
     norm: str = "group"  # or none
     groups: int = 2
@@ -27,7 +25,7 @@ class Model:
         check("model.norm", self.norm, self.norm in ("group", "none"), "group or none")
         check("model.groups", self.groups, self.groups >= 1 and 16 % self.groups == 0, "1, 2, 4, 8 or 16")
 
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         large = self.depth == 18
         widths, blocks = ([64, 128, 256, 512], 2) if large else ([16, 32, 64], (self.depth - 2) // 6)
         layers, depth = channels(shape)
@@ -37,7 +35,7 @@ class Model:
             for _ in range(blocks):
                 layers.append(self._block(inputs, width, projects=large))
                 inputs = width
-        module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes, self.bias))
+        module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, outputs, self.bias))
         if self.norm == "group":  # without norms, torch's smaller default keeps the residual sums bounded
             for layer in module.modules():
                 if isinstance(layer, nn.Conv2d | nn.Linear):

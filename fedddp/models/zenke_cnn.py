@@ -3,20 +3,18 @@
 two of: conv 3x3 padded - conv 3x3 - pool - dropout ¼ (with 32, then 64 channels) - 512 - dropout ½ - classes, with ReLU
 """
 
-from dataclasses import dataclass
-
 from torch import nn
 
+from fedddp.core import model
 from fedddp.models._image import channels, classifier, conv
 
 
-@dataclass
-class Model:
+class Model(model.Model):
     dropout: bool = True
 
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         layers, depth = channels(shape)
-        for inputs, outputs in ((depth, 32), (32, 64)):
-            layers += conv(inputs, outputs, 3, padding=1, pool=False) + conv(outputs, outputs, 3)
+        for inputs, width in ((depth, 32), (32, 64)):
+            layers += conv(inputs, width, 3, padding=1, pool=False) + conv(width, width, 3)
             layers += [nn.Dropout(0.25)] if self.dropout else []
-        return classifier(layers, shape, [512], classes, dropout=0.5 if self.dropout else 0.0)
+        return classifier(layers, shape, [512], outputs, dropout=0.5 if self.dropout else 0.0)

@@ -1,30 +1,29 @@
-"""What several splits share: settings, Dirichlet draws, dealing by counts, and the smallest client."""
-
-from dataclasses import dataclass
+"""What several splits share: bases with their settings, Dirichlet draws, dealing by counts, and the smallest client."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedddp.data import Examples
-from fedddp.local import check
+from fedddp.core.check import check
+from fedddp.core.data import Examples
+from fedddp.core.shards import Split
 
 
-@dataclass
-class Settings:
-    """What every split into a given number of clients can be told."""
+class Counted(Split, extends=True):
+    """A split into a given number of clients; most move points of the largest ones to those below `minimum`."""
 
     clients: int = 10
-    minimum: int = 1  # smallest client; random points of the largest clients are moved to reach it
 
     def __post_init__(self) -> None:
         check("split.clients", self.clients, self.clients >= 1, "at least 1")
         check("split.minimum", self.minimum, self.minimum >= 0, "at least 0")
 
+    def count(self) -> int:
+        return self.clients
 
-@dataclass
-class Mixed(Settings):
-    """What every split by Dirichlet draws over classes can be told."""
+
+class Mixed(Counted, extends=True):
+    """A split by Dirichlet draws over classes."""
 
     alpha: float = 0.5  # small: few classes per client
 

@@ -7,18 +7,17 @@ With `parents` this is the Pachinko allocation of Reddi et al. (2021), which Fed
 coarse classes ~ Dir(alpha), and within each coarse class a mix over its fine ones ~ Dir(child_alpha).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedddp.data import Examples
-from fedddp.local import check
+from fedddp.core.check import check
+from fedddp.core.data import Examples
 from fedddp.splits._dealing import Mixed, class_sizes, deal_counts, labels, log_dirichlet
 
 
-@dataclass
 class Split(Mixed):
     parents: list[int] = field(default_factory=list)  # the coarse class of each class; none: no coarse classes
     child_alpha: float = 10.0  # of the mix within a coarse class

@@ -5,16 +5,13 @@ s_c ~ Dir(alpha) over clients;  client k gets the share s_ck of class c's points
 "Hessian-weighted aggregation" (HWA), non-IID type I: clients differ in their classes and in their size.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from fedddp.data import Examples
+from fedddp.core.data import Examples
 from fedddp.splits._dealing import Mixed, class_sizes, counts_of, deal_counts, fill_up, labels, log_dirichlet
 
 
-@dataclass
 class Split(Mixed):
     alpha: float = 0.1  # small: a class lies with few clients
 

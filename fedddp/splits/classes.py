@@ -5,18 +5,18 @@ class goes to equally many clients (to within one). Not every point once: a clas
 clients gives its first ones out again, to other clients, and what a class has too many is given to nobody.
 """
 
-from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedddp.data import Examples
-from fedddp.local import check
-from fedddp.splits._dealing import Settings, class_sizes, deal_counts, labels
+from fedddp.core.check import check
+from fedddp.core.data import Examples
+from fedddp.splits._dealing import Counted, class_sizes, deal_counts, labels
 
 
-@dataclass
-class Split(Settings):
+class Split(Counted):
+    repeats: ClassVar[bool] = True
     clients: int = 100
     classes: int = 2
     points: int = 0  # of each class; 0: as many as there are for all

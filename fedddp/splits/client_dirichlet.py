@@ -5,16 +5,13 @@ q_k ~ Dir(alpha) over classes;  client k gets the share q_kc / Σ_j q_jc of clas
 As FedFisher and "FedBEns" split their data. Sizes follow from the mixes; for equal sizes see balanced_dirichlet.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from fedddp.data import Examples
+from fedddp.core.data import Examples
 from fedddp.splits._dealing import Mixed, class_sizes, counts_of, deal_counts, fill_up, labels, log_dirichlet
 
 
-@dataclass
 class Split(Mixed):
     clients: int = 5
     alpha: float = 0.1

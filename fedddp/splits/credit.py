@@ -5,18 +5,17 @@ them positive, and 5 with 67 points, 66 % positive. Where a class runs out, the 
 is beyond these sizes is given to nobody.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 from torch import Tensor
 
-from fedddp.data import Examples
-from fedddp.local import check
-from fedddp.splits._dealing import Settings, class_sizes, deal_counts, fill_up, labels
+from fedddp.core.check import check
+from fedddp.core.data import Examples
+from fedddp.splits._dealing import Counted, class_sizes, deal_counts, fill_up, labels
 
 
-@dataclass
-class Split(Settings):
+class Split(Counted):
     sizes: list[int] = field(default_factory=lambda: [36, 67])  # points of a client in the first and second half
     positives: list[float] = field(default_factory=lambda: [0.06, 0.66])  # the share of class 1 among them
 

@@ -8,17 +8,14 @@ With dealing=published a share becomes round(n_c · share) points, a count of 1 
 add up: the last clients may get fewer of a class, and a few points may be given to nobody.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from fedddp.data import Examples
-from fedddp.local import check
+from fedddp.core.check import check
+from fedddp.core.data import Examples
 from fedddp.splits._dealing import Mixed, class_sizes, counts_of, deal_counts, fill_up, labels, log_dirichlet
 
 
-@dataclass
 class Split(Mixed):
     size_alpha: float = 1.0  # small: very unequal clients
     dealing: str = "exact"  # or published: see above

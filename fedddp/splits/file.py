@@ -7,22 +7,20 @@ No point twice; points that no client holds are left out.
 """
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedddp.data import Examples
-from fedddp.local import check
+from fedddp.core import shards
+from fedddp.core.check import check
+from fedddp.core.data import Examples
 from fedddp.splits._dealing import by_owner
 
 
-@dataclass
-class Split:
-    path: str = ""
-    minimum: int = 1
+class Split(shards.Split):
+    path: str = ""  # of the file
 
     def deal(self, examples: Examples, generator: torch.Generator) -> list[Tensor]:
         path = Path(self.path).expanduser()

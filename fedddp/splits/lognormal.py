@@ -1,17 +1,14 @@
 """Log-normal sizes: client sizes ~ exp(sigma · normal), each client a uniform sample; every point once."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from fedddp.data import Examples
-from fedddp.local import check
-from fedddp.splits._dealing import Settings, counts_of, fill_up
+from fedddp.core.check import check
+from fedddp.core.data import Examples
+from fedddp.splits._dealing import Counted, counts_of, fill_up
 
 
-@dataclass
-class Split(Settings):
+class Split(Counted):
     sigma: float = 1.0  # 0: equal sizes
 
     def __post_init__(self) -> None:

@@ -3,22 +3,20 @@
 Every point once, unless clients are left out (`keep`, and those smaller than `minimum`) or cut short (`most`).
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from fedddp.data import Examples
-from fedddp.local import check
+from fedddp.core import shards
+from fedddp.core.check import check
+from fedddp.core.data import Examples
 from fedddp.splits._dealing import by_owner
 
 
-@dataclass
-class Split:
+class Split(shards.Split):
+    minimum: int = 1  # leave smaller clients out
     keep: int = 0  # take only so many of the clients, drawn at random; 0: all
     merge: int = 0  # put them together into so many, at random; 0: each for itself
     most: int = 0  # take only the first so many examples of each; 0: all
-    minimum: int = 1  # leave smaller clients out
 
     def __post_init__(self) -> None:
         for name in ("keep", "merge", "most", "minimum"):

@@ -5,21 +5,21 @@ n_k ~ uniform on minimum..most,  q_k ~ Dir(alpha) over classes;  client k draws 
 For studies of scale, where a small set must serve many clients: points are shared, so nothing else grows with them.
 """
 
-from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedddp.data import Examples
-from fedddp.local import check
-from fedddp.splits import Shards
+from fedddp.core.check import check
+from fedddp.core.data import Examples
+from fedddp.core.shards import Shards
 from fedddp.splits._dealing import Mixed, class_sizes, labels, log_dirichlet
 
 SOME = 10_000  # clients dealt at a time, so that nothing beside the result grows with them
 
 
-@dataclass
 class Split(Mixed):
+    repeats: ClassVar[bool] = True
     clients: int = 1000
     minimum: int = 10  # smallest client
     most: int = 20  # largest client

@@ -4,18 +4,15 @@
 distinct=false pieces are dealt at random as in McMahan et al. (2017), so a client may get two of the same class.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from fedddp.data import Examples
-from fedddp.local import check
-from fedddp.splits._dealing import Settings, by_owner, labels
+from fedddp.core.check import check
+from fedddp.core.data import Examples
+from fedddp.splits._dealing import Counted, by_owner, labels
 
 
-@dataclass
-class Split(Settings):
+class Split(Counted):
     shards: int = 2  # pieces for each client
     distinct: bool = True  # pieces of different classes, wherever the classes' sizes allow it
 

@@ -2,11 +2,11 @@
 
 import torch
 
-from fedddp import config as configuration
 from fedddp.bench.curvature import line, measure
-from fedddp.build import make_task
-from fedddp.cohort import Cohort
-from fedddp.oracle import Oracle
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.oracle import Oracle
+from fedddp.runs import config as configuration
+from fedddp.runs.build import make_task
 from tests.small import MODELS, settings
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedddp.bench.exchange import PARTS, _exact, compare, line
-from fedddp.exchange import Exchange
+from fedddp.exchange.group import Exchange
 
 
 def test_both_ways_are_measured_with_their_parts(worlds):

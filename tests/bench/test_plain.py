@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from fedddp import config as configuration
 from fedddp.bench.measure import Ours
 from fedddp.bench.plain import Plain, PlainBayes
-from fedddp.build import make_federation, make_task
-from fedddp.exchange import Exchange
+from fedddp.exchange.group import Exchange
+from fedddp.runs import config as configuration
+from fedddp.runs.build import make_federation, make_task
 from tests.small import SMALL
 
 CONV = ["model.name=cnn", "model.channels=[4,8]", "model.groups=2"]

@@ -8,7 +8,7 @@ import pytest
 from fedddp.bench.model import Machine, Round, features, predict, seconds
 from fedddp.bench.predict import CALIBRATE, calibrate, fit, line, measure
 from fedddp.cli import main
-from fedddp.exchange import Exchange
+from fedddp.exchange.group import Exchange
 
 MACHINE = Machine(cohort=2e-4, step=1e-4, row=3e-6, flop=2e-11, number=4e-10, trip=5e-5, word=1e-8, bandwidth=1e9)
 

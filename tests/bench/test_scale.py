@@ -6,11 +6,11 @@ import sys
 import pytest
 import torch
 
-from fedddp import config as configuration
 from fedddp.bench.scale import line, measure
-from fedddp.build import make_task
-from fedddp.exchange import Exchange
-from fedddp.plan import sample
+from fedddp.exchange.group import Exchange
+from fedddp.rounds.plan import sample
+from fedddp.runs import config as configuration
+from fedddp.runs.build import make_task
 
 WORDS = ["split.clients=300", "federation.participation=0.1"]
 

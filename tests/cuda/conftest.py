@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import pytest
 import torch
 
-from fedddp.device import own_device
-from fedddp.exchange import Exchange
+from fedddp.core.device import own_device
+from fedddp.exchange.group import Exchange
 
 
 class Gpu(Protocol):

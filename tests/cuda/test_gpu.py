@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedddp import config as configuration
-from fedddp.device import to_host
-from fedddp.exchange import Exchange, Sockets
-from fedddp.job import Job
-from fedddp.reduce import Gather, Ledger, Mean, Sum
-from fedddp.rng import stream
-from fedddp.store import PLACES
+from fedddp.core.device import to_host
+from fedddp.core.rng import stream
+from fedddp.exchange.group import Exchange, Sockets
+from fedddp.exchange.messages import Gather, Mean, Sum
+from fedddp.exchange.reduce import Reduction
+from fedddp.rounds.store import PLACES
+from fedddp.runs import config as configuration
+from fedddp.runs.job import Job
 from tests.small import METHODS, MODELS, fresh, settings
 
 pytestmark = pytest.mark.cuda
@@ -34,13 +35,13 @@ def run(words, folder, resume=False, kill_after=0):
 
 def totals(device):
     exchange = Exchange(device)
-    ledger = Ledger(4)
+    reduction = Reduction(4)
     for number in range(4):
         value = torch.randn(1, 3_000_000, generator=stream("gpu", number)).to(device)
         message = {"mean": Mean(value, weight=2.0), "sum": Sum(value.double() * 1e9), "row": Gather(value[:, :5])}
-        ledger.add(message, torch.tensor([number]))
-    scales = exchange.agree(ledger.exponents())
-    return {name: total.cpu() for name, total in ledger.total(exchange, scales, 4, device).items()}
+        reduction.add(message, torch.tensor([number]))
+    scales = exchange.agree(reduction.exponents())
+    return {name: total.cpu() for name, total in reduction.total(exchange, scales, 4, device).items()}
 
 
 def test_sums_on_a_gpu_have_the_bits_of_sums_on_a_cpu(gpu):
@@ -53,10 +54,10 @@ def test_a_client_left_out_on_a_gpu_adds_nothing(gpu):
 
 
 def leave_out():
-    ledger, value = Ledger(2), torch.tensor([[2.0], [float("nan")]], device=GPU)
+    reduction, value = Reduction(2), torch.tensor([[2.0], [float("nan")]], device=GPU)
     good = torch.tensor([True, False], device=GPU)
-    ledger.add({"sum": Sum(value), "row": Gather(value)}, torch.tensor([0, 1]), good)
-    total = ledger.total(Exchange(GPU), ledger.exponents(), 1, GPU)
+    reduction.add({"sum": Sum(value), "row": Gather(value)}, torch.tensor([0, 1]), good)
+    total = reduction.total(Exchange(GPU), reduction.exponents(), 1, GPU)
     return [float(total["sum"]), total["row"].tolist()]
 
 
@@ -66,9 +67,9 @@ def test_sums_of_gpu_tensors_go_by_nccl(gpu):
 
 def backends():
     group = torch.distributed.distributed_c10d._get_default_group()
-    road = Exchange(GPU).road(1 << 20, GPU)
-    assert isinstance(road, Sockets)
-    return [*(group._get_backend(d).name() for d in (GPU, CPU)), type(road).__name__, road.source.device.type]
+    transport = Exchange(GPU).transport(1 << 20, GPU)
+    assert isinstance(transport, Sockets)
+    return [*(group._get_backend(d).name() for d in (GPU, CPU)), type(transport).__name__, transport.source.device.type]
 
 
 @pytest.mark.parametrize("method", METHODS)

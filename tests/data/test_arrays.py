@@ -7,7 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedddp.data import Dataset, npz, safetensors
+from fedddp.core.data import Dataset
+from fedddp.data import npz, safetensors
 
 
 def write(path: Path, **arrays: np.ndarray) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from fedddp.data import IGNORED, leaf, stackoverflow_tags, stackoverflow_words
+from fedddp.core.data import IGNORED
+from fedddp.data import leaf, stackoverflow_tags, stackoverflow_words
 from fedddp.data._text import LETTERS, next_words, vocabulary
 from tests.data import writers
 

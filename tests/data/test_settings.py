@@ -6,10 +6,26 @@ from dataclasses import fields
 import pytest
 import torch
 
-from fedddp import registry
-from fedddp.data import Dataset, Examples, bag_of_words, root
-from fedddp.data._settings import Images, Settings, Table, pixel_moments, share
-from fedddp.rng import stream
+from fedddp.core import registry
+from fedddp.core.data import Dataset, Examples, bag_of_words, root
+from fedddp.core.rng import stream
+from fedddp.data import _settings
+from fedddp.data._settings import pixel_moments, share
+
+
+class Subset(_settings.Subset):
+    def load(self) -> Dataset:
+        return self.dataset(examples(), examples(), 5)
+
+
+class Images(_settings.Images):
+    def load(self) -> Dataset:
+        return self.dataset(examples(), examples(), 5)
+
+
+class Table(_settings.Table):
+    def load(self) -> Dataset:
+        return self.rows(examples(), 5)
 
 
 def examples(count: int = 100, classes: int = 5) -> Examples:
@@ -20,7 +36,7 @@ def examples(count: int = 100, classes: int = 5) -> Examples:
 
 def test_a_fraction_has_the_same_share_of_every_class_in_the_stored_order() -> None:
     whole = examples()
-    data = Settings(fraction=0.2, fraction_seed=3).dataset(whole, whole, 5)
+    data = Subset(fraction=0.2, fraction_seed=3).dataset(whole, whole, 5)
     assert data.train.targets.bincount().tolist() == [4] * 5
     index = [int((whole.inputs == one).flatten(1).all(1).nonzero()) for one in data.train.inputs]
     assert index == sorted(index)
@@ -29,19 +45,19 @@ def test_a_fraction_has_the_same_share_of_every_class_in_the_stored_order() -> N
 
 def test_the_fraction_depends_on_its_own_seed_alone() -> None:
     whole = examples()
-    one, same, other = (Settings(fraction=0.5, fraction_seed=seed).dataset(whole, whole, 5) for seed in (1, 1, 2))
+    one, same, other = (Subset(fraction=0.5, fraction_seed=seed).dataset(whole, whole, 5) for seed in (1, 1, 2))
     assert torch.equal(one.train.inputs, same.train.inputs)
     assert not torch.equal(one.train.inputs, other.train.inputs)
 
 
 def test_validation_points_are_taken_from_the_training_set() -> None:
     whole = examples()
-    data = Settings(fraction=0.5, validation=10).dataset(whole, whole, 5)
+    data = Subset(fraction=0.5, validation=10).dataset(whole, whole, 5)
     assert data.validation is not None
     assert (len(data.train), len(data.validation), len(data.test)) == (40, 10, 100)
     both = torch.cat([data.train.inputs, data.validation.inputs]).flatten(1).unique(dim=0)
     assert len(both) == 50
-    assert Settings().dataset(whole, whole, 5).validation is None
+    assert Subset().dataset(whole, whole, 5).validation is None
 
 
 @pytest.mark.parametrize(
@@ -56,7 +72,7 @@ def test_validation_points_are_taken_from_the_training_set() -> None:
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        Settings(**settings).dataset(examples(), examples(), 5)  # type: ignore[arg-type]
+        Subset(**settings).dataset(examples(), examples(), 5)  # type: ignore[arg-type]
 
 
 def test_pixels_are_a_stated_choice() -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedddp import config as configuration
 from fedddp.cli import main
 from fedddp.figures import fedbens_mixtures
+from fedddp.runs import config as configuration
 from tests.small import MODELS, fresh, run, settings
 
 WORDS = settings("fedbens", *MODELS["mlp"], "federation.rounds=1", "method.members=3")

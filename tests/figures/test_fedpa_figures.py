@@ -2,8 +2,8 @@
 
 import torch
 
+from fedddp.core.rng import stream
 from fedddp.figures import fedpa_bias_variance, fedpa_cost, fedpa_toy
-from fedddp.rng import stream
 
 
 def test_the_toy_is_drawn(exchange, tmp_path):

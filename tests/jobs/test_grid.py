@@ -3,7 +3,7 @@
 import pytest
 
 from fedddp.jobs.grid import points, values
-from fedddp.jobs.runs import plan
+from fedddp.jobs.planned import plan
 
 
 @pytest.mark.parametrize(

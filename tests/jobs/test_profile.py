@@ -7,8 +7,8 @@ import pytest
 
 from fedddp.jobs import profile
 from fedddp.jobs.grid import points
+from fedddp.jobs.planned import plan
 from fedddp.jobs.profile import Profile, Size
-from fedddp.jobs.runs import plan
 from fedddp.jobs.slurm import Cluster
 
 RECORDED = Path(__file__).with_name("recorded.sbatch")

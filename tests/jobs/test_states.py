@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from fedddp.jobs import lock, queue, states
+from fedddp.jobs import queue, states
 from fedddp.jobs.states import State, last_error, look, progress
 from fedddp.jobs.table import table
 from fedddp.jobs.ticket import Ticket
+from fedddp.runs import lock
 
 
 def ticket(folder, **given):

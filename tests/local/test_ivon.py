@@ -6,14 +6,14 @@ import pytest
 import torch
 from ivon import IVON
 
-from fedddp import config as configuration
-from fedddp import gaussian
-from fedddp.build import make_task
-from fedddp.cohort import Cohort
-from fedddp.gaussian import diagonal
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.oracle import Oracle
+from fedddp.core.gaussian import diagonal
+from fedddp.core.rng import Streams
 from fedddp.local import ivon, ivon_opt
-from fedddp.oracle import Oracle
-from fedddp.rng import Streams
+from fedddp.methods import pvi
+from fedddp.runs import config as configuration
+from fedddp.runs.build import make_task
 from tests import toy
 from tests.small import MODELS, settings
 
@@ -175,9 +175,14 @@ def test_it_finds_the_posterior_of_linear_regression():
     torch.testing.assert_close(diagonal.precision(lam), gram.diagonal() + DELTA, rtol=0.2, atol=0)
 
 
-def test_only_diagonal_gaussians(task):
-    with pytest.raises(ValueError, match="von or laplace"):
-        ivon.Solver().fit(cohort_of(task, 0), prior(task, 1), 1.0, start(task), None, gaussian.full)
+@pytest.mark.parametrize("covariance", ["full", "isotropic"])
+def test_only_diagonal_gaussians(covariance):
+    assert ivon.Solver.families == ivon_opt.Solver.families == ("diagonal",)
+    why = pvi.Method(covariance=covariance).mismatch(ivon.Solver())
+    assert why == f"has method.covariance={covariance}, and that solver fits diagonal Gaussians"
+    assert not pvi.Method(covariance="diagonal").mismatch(ivon.Solver())
+    with pytest.raises(ValueError, match=f"local=ivon: .*covariance={covariance}, .*exact or laplace or von"):
+        configuration.load(None, ["method=pvi", "local=ivon", f"method.covariance={covariance}"])
 
 
 def test_the_package_itself_is_a_solver_too(task):

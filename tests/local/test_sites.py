@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from fedddp import gaussian
-from fedddp.cohort import Cohort
-from fedddp.local import Nothing, sgd
-from fedddp.oracle import Oracle
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.oracle import Oracle
+from fedddp.core import gaussian
+from fedddp.local import sgd
+from fedddp.rounds.solver import Nothing
 from tests import toy
 
 

@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedddp.cohort import Cohort
-from fedddp.data import Dataset, Examples
-from fedddp.exchange import Exchange
-from fedddp.local import Fit, Nothing
-from fedddp.objective import CrossEntropy
-from fedddp.params import Layout
-from fedddp.rng import stream
-from fedddp.splits import Shards
-from fedddp.task import Task
+from fedddp.clients.cohort import Cohort
+from fedddp.core.data import Dataset, Examples
+from fedddp.core.objective import CrossEntropy
+from fedddp.core.params import Layout
+from fedddp.core.rng import stream
+from fedddp.core.shards import Shards
+from fedddp.core.task import Task
+from fedddp.exchange.group import Exchange
+from fedddp.rounds.solver import Fit, Nothing
 from tests import toy
 
 

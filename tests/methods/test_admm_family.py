@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedddp.local import sgd
+from fedddp.local import exact, sgd
 from fedddp.methods import fedadmm, fedavg, feddyn, federated_admm, fedprox
 from tests import toy
 
@@ -15,7 +15,7 @@ def close(a, b, tolerance=1e-10):
 def test_a_dual_is_minus_the_gradient_at_the_clients_point(exchange):
     """federated_admm: after each client and dual step v_k = -∇f_k(theta_k)."""
     task = toy.task()
-    fed = toy.federation(federated_admm.Method(rho=0.7), toy.Exact(), task, exchange)
+    fed = toy.federation(federated_admm.Method(rho=0.7), exact.Solver(), task, exchange)
     server = fed.method.init_server(task)
     for number in range(4):
         before = fed.store.memory.dual.clone()
@@ -30,7 +30,7 @@ def test_a_dual_is_minus_the_gradient_at_the_clients_point(exchange):
 @pytest.mark.parametrize("delta", [1.0, 3.0])
 def test_federated_admm_reaches_the_pooled_minimiser(exchange, delta):
     task = toy.task()
-    fed = toy.federation(federated_admm.Method(rho=5.0, delta=delta), toy.Exact(), task, exchange)
+    fed = toy.federation(federated_admm.Method(rho=5.0, delta=delta), exact.Solver(), task, exchange)
     server = toy.iterate(fed, 130)[-1]
     close(server.theta, toy.pooled(task, decay=delta), 1e-7)
     close(server.theta, server.duals / delta, 1e-6)
@@ -39,22 +39,22 @@ def test_federated_admm_reaches_the_pooled_minimiser(exchange, delta):
 @pytest.mark.parametrize("method", [feddyn.Method(alpha=8.0), fedadmm.Method(alpha=8.0)])
 def test_with_sum_losses_and_no_decay_the_pooled_optimum_is_reached(exchange, method):
     task = toy.task()
-    close(toy.iterate(toy.federation(method, toy.Exact(), task, exchange), 90)[-1].theta, toy.pooled(task), 1e-7)
+    close(toy.iterate(toy.federation(method, exact.Solver(), task, exchange), 90)[-1].theta, toy.pooled(task), 1e-7)
 
 
 def test_with_mean_losses_another_optimum_is_reached(exchange):
     """As Eq. 2 prints it: argmin Σ f_k/N_k."""
     task = toy.task()
     method = fedadmm.Method(alpha=0.5, scale="mean")
-    server = toy.iterate(toy.federation(method, toy.Exact(), task, exchange), 100)[-1]
+    server = toy.iterate(toy.federation(method, exact.Solver(), task, exchange), 100)[-1]
     close(server.theta, toy.pooled(task, weights=[1 / n for n in toy.SIZES]), 1e-7)
     assert (server.theta - toy.pooled(task)).norm() > 1e-2
 
 
 def test_feddyn_is_fedadmm_with_everyone_active(exchange):
     task = toy.task()
-    a = toy.iterate(toy.federation(feddyn.Method(alpha=2.0), toy.Exact(), task, exchange), 10)
-    b = toy.iterate(toy.federation(fedadmm.Method(alpha=2.0), toy.Exact(), task, exchange), 10)
+    a = toy.iterate(toy.federation(feddyn.Method(alpha=2.0), exact.Solver(), task, exchange), 10)
+    b = toy.iterate(toy.federation(fedadmm.Method(alpha=2.0), exact.Solver(), task, exchange), 10)
     for one, other in zip(a, b, strict=True):
         close(one.theta, other.theta)
 
@@ -77,13 +77,13 @@ def test_fedadmm_with_duals_held_at_zero_is_fedprox_for_equal_clients(exchange):
 
 @pytest.mark.parametrize("method", [federated_admm.Method(), feddyn.Method()])
 def test_the_servers_sum_is_the_sum_of_all_stored_duals(exchange, method):
-    fed = toy.federation(method, toy.Exact(), toy.task(), exchange, participation=0.4)
+    fed = toy.federation(method, exact.Solver(), toy.task(), exchange, participation=0.4)
     server = toy.iterate(fed, 7)[-1]
     close(server.duals, fed.store.memory.dual.sum(0))
 
 
 def test_an_inactive_clients_memory_is_untouched(exchange):
-    fed = toy.federation(federated_admm.Method(), toy.Exact(), toy.task(), exchange, participation=0.4)
+    fed = toy.federation(federated_admm.Method(), exact.Solver(), toy.task(), exchange, participation=0.4)
     server = fed.method.init_server(fed.task)
     for number in range(5):
         before = fed.store.memory.dual.clone()

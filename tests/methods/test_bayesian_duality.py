@@ -1,19 +1,21 @@
 """Known answers of the methods on natural parameters, on linear and logistic regression in float64."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from fedddp import gaussian
-from fedddp.cohort import Cohort
-from fedddp.federate import ClientFailed, Diverged
-from fedddp.local import Nothing, PosteriorFit, laplace, von
-from fedddp.methods import bayes_admm, bregman_admm, federated_admm, fedlap, fedlap_cov, pvi
-from fedddp.objective import Binary
-from fedddp.oracle import Oracle
-from fedddp.rng import Streams
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.oracle import Oracle
+from fedddp.core import gaussian
+from fedddp.core.objective import Binary
+from fedddp.core.rng import Streams
+from fedddp.local import exact, ivon, ivon_opt, laplace, sgd, von
+from fedddp.methods import bayes_admm, bregman_admm, centralized_vi, federated_admm, fedlap, fedlap_cov, pvi
+from fedddp.rounds.federate import ClientFailed, Diverged
+from fedddp.rounds.solver import Nothing
+from fedddp.runs import config as configuration
 from tests import toy
 
 DELTA = 0.7
@@ -24,31 +26,11 @@ def close(a, b, tolerance=1e-10):
     torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-@dataclass
 class Delta(laplace.Solver):
     """Laplace's approximation with the exact point optimum of linear regression."""
 
-    def solver(self) -> Any:
-        return toy.Exact()
-
-
-@dataclass
-class Conjugate:
-    """A posterior solver that is exact on linear regression, in every family; a test instrument."""
-
-    def memory(self, task, count):
-        return Nothing()
-
-    def fit(self, cohort, cavity, entropy_weight, start, memory, family):
-        rows = []
-        for lam, client in zip(cavity, cohort.ids, strict=True):
-            hessian, shift = toy.gram(cohort.task, client)
-            pull = family.precision(lam)
-            mean = torch.linalg.solve(
-                hessian + (pull if pull.dim() == 2 else torch.diag(pull.expand(toy.D))), shift + family.shift(lam)
-            )
-            rows.append(family.natural(mean, (in_family(hessian, family.name) + pull) / entropy_weight))
-        return PosteriorFit(torch.stack(rows), memory, torch.ones(len(cohort)))
+    def _solver(self) -> Any:
+        return exact.Solver()
 
 
 def in_family(matrix, covariance):
@@ -86,7 +68,7 @@ def test_one_round_is_enough_on_a_conjugate_problem(exchange):
     close(first.lam, posterior(task))
     close(first.theta, toy.pooled(task, decay=DELTA))
     close(second.lam, first.lam)
-    admm = toy.federation(federated_admm.Method(rho=1 / toy.K, delta=DELTA), toy.Exact(), task, exchange)
+    admm = toy.federation(federated_admm.Method(rho=1 / toy.K, delta=DELTA), exact.Solver(), task, exchange)
     assert (toy.iterate(admm, 2)[-1].theta - first.theta).norm() > 1e-2
 
 
@@ -95,7 +77,7 @@ def test_with_unit_covariance_and_the_delta_approximation_it_is_federated_admm(e
     task = toy.task(start=0.0)
     bayes = bayes_admm.Method(rho=0.3, covariance="isotropic")
     a = toy.iterate(toy.federation(bayes, Delta(curvature="none"), task, exchange), 10)
-    b = toy.iterate(toy.federation(federated_admm.Method(rho=0.3), toy.Exact(), task, exchange), 10)
+    b = toy.iterate(toy.federation(federated_admm.Method(rho=0.3), exact.Solver(), task, exchange), 10)
     for one, other in zip(a, b, strict=True):
         close(one.theta, other.theta)
 
@@ -149,7 +131,7 @@ def test_client_steps_to_convergence_make_the_server_step_a_bayesian_learning_ru
         sites += natural_gradient(cohort, server.lam, solver, method.family)
         total += clients.dual[0]
     alpha = 1 / (1 + 4.0 * task.num_clients)
-    stepped = method.mix(server.lam, method.init_server(task).lam + total, task)
+    stepped = method._mix(server.lam, method.init_server(task).lam + total, task)
     close(stepped.lam, (1 - alpha) * server.lam + alpha * sites, 1e-8)
 
 
@@ -165,7 +147,7 @@ CONVERGING = [  # and the rounds until the error is below 1e-7
 @pytest.mark.parametrize(("method", "rounds"), CONVERGING)
 def test_the_fixed_point_is_the_pooled_posterior_of_the_family(exchange, method, rounds, covariance):
     task = toy.task()
-    fed = toy.federation(replace(method, covariance=covariance), Conjugate(), task, exchange)
+    fed = toy.federation(replace(method, covariance=covariance), exact.Solver(), task, exchange)
     close(toy.iterate(fed, rounds)[-1].lam, posterior(task, covariance), 1e-7)
 
 
@@ -176,7 +158,7 @@ def test_the_solvers_are_exact_on_linear_regression():
     for family in gaussian.FAMILIES.values():
         cavity = family.natural(torch.randn(2, toy.D, dtype=torch.float64), 0.4)
         start = family.natural(task.initial, 1.3)
-        truth = Conjugate().fit(cohort, cavity, 0.3, start, Nothing(), family).lam
+        truth = exact.Solver().fit(cohort, cavity, 0.3, start, Nothing(), family).lam
         close(Delta().fit(cohort, cavity, 0.3, start, Nothing(), family).lam, truth)
         if family is gaussian.full:
             close(von.Solver(epochs=1).fit(cohort, cavity, 0.3, start, Nothing(), family).lam, truth)
@@ -191,7 +173,7 @@ def test_bregman_admm_comes_to_the_same_fixed_point(exchange, covariance, dampin
     """Its steps on mu suit posteriors whose precisions are near 1."""
     task = scaled(0.1)
     method = bregman_admm.Method(rho=0.3, delta=DELTA, damping=damping, covariance=covariance)
-    fed = toy.federation(method, Conjugate(), task, exchange)
+    fed = toy.federation(method, exact.Solver(), task, exchange)
     close(toy.iterate(fed, rounds)[-1].lam, posterior(task, covariance), 1e-7)
 
 
@@ -205,14 +187,14 @@ def scaled(factor):
 @pytest.mark.parametrize(("damping", "rounds"), [(0.25, 120), ("1/K", 150), ("N_k/N", 280)])
 def test_fedlap_reaches_the_pooled_map(exchange, damping, rounds):
     task = toy.task()
-    fed = toy.federation(fedlap.Method(delta=30.0, damping=damping), toy.Exact(), task, exchange)
+    fed = toy.federation(fedlap.Method(delta=30.0, damping=damping), exact.Solver(), task, exchange)
     close(toy.iterate(fed, rounds)[-1].theta, toy.pooled(task, decay=30.0), 1e-7)
 
 
 def test_fedlaps_first_round_weighs_clients_by_their_data(exchange):
     """N_k/N in the first rounds, then 1/K: the schedule of App. E.6."""
     task = toy.task()
-    fed = toy.federation(fedlap.Method(delta=5.0, damping="1/K", warmup=1), toy.Exact(), task, exchange)
+    fed = toy.federation(fedlap.Method(delta=5.0, damping="1/K", warmup=1), exact.Solver(), task, exchange)
     server = fed.method.init_server(task)
     sizes = torch.tensor(toy.SIZES, dtype=torch.float64)
     for number, weights in enumerate((sizes / sizes.sum(), torch.full_like(sizes, 1 / toy.K))):
@@ -239,25 +221,27 @@ def test_with_the_ggn_every_site_precision_stays_positive_semidefinite(exchange,
         assert torch.linalg.eigvalsh(matrix).min() > -1e-12
 
 
-@pytest.mark.parametrize("method", [bayes_admm.Method(), bregman_admm.Method(), pvi.Method(), fedlap_cov.Method()])
+@pytest.mark.parametrize(
+    "method", [bayes_admm.Method(rho=0.2), bregman_admm.Method(), pvi.Method(), fedlap_cov.Method()]
+)
 def test_the_servers_total_is_the_sum_of_all_stored_duals(exchange, method):
     task = toy.task()
-    fed = toy.federation(method, Conjugate(), task, exchange, participation=0.4)
+    fed = toy.federation(method, exact.Solver(), task, exchange, participation=0.4)
     server = toy.iterate(fed, 7)[-1]
     close(server.sites, method.init_server(task).lam + duals(fed).sum(0))
-    partial = toy.federation(fedlap.Method(), toy.Exact(), task, exchange, participation=0.4)
+    partial = toy.federation(fedlap.Method(), exact.Solver(), task, exchange, participation=0.4)
     close(toy.iterate(partial, 7)[-1].duals, duals(partial).sum(0))
 
 
 def test_pvi_comes_to_the_pooled_posterior_with_clients_missing_in_every_round(exchange):
     task = toy.task()
-    fed = toy.federation(pvi.Method(delta=DELTA, damping=0.5), Conjugate(), task, exchange, participation=0.4)
+    fed = toy.federation(pvi.Method(delta=DELTA, damping=0.5), exact.Solver(), task, exchange, participation=0.4)
     close(toy.iterate(fed, 100)[-1].lam, posterior(task, "diagonal"), 1e-7)
 
 
 def test_an_improper_posterior_is_named_and_not_clamped(exchange):
     """A step on mu may go anywhere: here the duals leave the server without a positive precision."""
-    fed = toy.federation(bregman_admm.Method(rho=3.0, delta=DELTA), Conjugate(), scaled(0.1), exchange)
+    fed = toy.federation(bregman_admm.Method(rho=3.0, delta=DELTA), exact.Solver(), scaled(0.1), exchange)
     with pytest.raises(
         Diverged, match=r"round 3: bregman_admm: 1 precisions of the server's posterior are not.*damping"
     ):
@@ -265,11 +249,19 @@ def test_an_improper_posterior_is_named_and_not_clamped(exchange):
 
 
 def test_a_clients_improper_posterior_is_named_too(exchange):
-    fed = toy.federation(bregman_admm.Method(rho=10.0, delta=DELTA), Conjugate(), scaled(0.1), exchange)
+    fed = toy.federation(bregman_admm.Method(rho=10.0, delta=DELTA), exact.Solver(), scaled(0.1), exchange)
     with pytest.raises(ClientFailed, match=r"client \d failed in round 5: .*bregman_admm: 3 precisions.*damping"):
         toy.iterate(fed, 20)
 
 
-def test_a_point_solver_is_refused_with_the_choices(exchange):
-    with pytest.raises(ValueError, match="ivon, laplace or von"):
-        toy.federation(pvi.Method(), toy.Exact(), toy.task(), exchange)
+def test_a_point_solver_is_refused_with_the_choices():
+    assert pvi.Method().mismatch(sgd.Solver()) == "needs a posterior solver"
+    for fits in (exact.Solver(), ivon.Solver(), laplace.Solver(), von.Solver()):
+        assert not pvi.Method().mismatch(fits)
+    with pytest.raises(ValueError, match=r"local=sgd: does not fit method=pvi, .*exact or ivon or laplace or von"):
+        configuration.load(None, ["method=pvi", "local=sgd"])
+
+
+def test_a_solver_for_a_prior_alone_is_refused_where_there_are_duals():
+    assert "prior N(0, 1/delta) only" in pvi.Method().mismatch(ivon_opt.Solver())
+    assert not centralized_vi.Method().mismatch(ivon_opt.Solver())

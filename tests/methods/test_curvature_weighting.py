@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from fedddp import config as configuration
-from fedddp.build import make_federation, make_task
-from fedddp.cohort import Cohort
-from fedddp.evaluate import add_up
-from fedddp.local import sgd
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.oracle import Oracle
+from fedddp.core.rng import stream
+from fedddp.local import exact, sgd
 from fedddp.methods import fedavg, fedcurv, fedprox, hwa
 from fedddp.methods._noise import perturb
-from fedddp.oracle import Oracle
-from fedddp.rng import stream
+from fedddp.runs import config as configuration
+from fedddp.runs.build import make_federation, make_task
+from fedddp.runs.evaluate import add_up
 from tests import toy
 from tests.small import MODELS, settings
 
@@ -38,7 +38,7 @@ def aggregate(exchange, method, curvature):
     task = toy.task()
     cohort, server = cohort_of(task), method.init_server(task)
     theta = torch.randn(toy.K, toy.D, generator=stream("theta"), dtype=torch.float64)
-    total = add_up(exchange, [method.message(theta, curvature(cohort), cohort, server.chosen)], 1, task.device)
+    total = add_up(exchange, [method._message(theta, curvature(cohort), cohort, server.chosen)], 1, task.device)
     mean = cohort.num_examples / cohort.num_examples.sum() @ theta
     return method.server_step(server, total, task).theta, theta, mean
 
@@ -112,7 +112,7 @@ def test_curvature_of_fewer_layers_is_fewer_bytes(exchange):
     for layers in ("[]", "[1,3]"):
         fed = small(exchange, "hwa", f"method.layers={layers}")
         _, report = fed.round(fed.method.init_server(fed.task), 0)
-        up.append(report.metrics["bytes_up"])
+        up.append(report.bytes_up)
     size = fed.task.layout.numel
     assert up == [4 * (size + 1 + 10 * 13), 4 * (2 * size + 1)]
 
@@ -129,7 +129,7 @@ def test_fedcurv_without_penalty_is_fedavg(exchange):
 def test_fedcurv_holds_a_client_to_the_others(exchange, scale):
     """Round 1 is fedavg's; in round 2 each client's minimiser has the others' Fisher penalties, not its own."""
     task = toy.task()
-    fed = toy.federation(fedcurv.Method(penalty=0.3, scale=scale), toy.Exact(), task, exchange)
+    fed = toy.federation(fedcurv.Method(penalty=0.3, scale=scale), exact.Solver(), task, exchange)
     after_one, after_two = toy.iterate(fed, 2)[1:]
     per = [1.0] * toy.K if scale == "sum" else [1.0 / n for n in toy.SIZES]
     alone = [torch.linalg.solve(*toy.gram(task, k)) for k in range(toy.K)]
@@ -150,7 +150,7 @@ def test_fedcurv_holds_a_client_to_the_others(exchange, scale):
 
 
 def test_fedcurvs_sums_are_over_all_stored_sites(exchange):
-    fed = toy.federation(fedcurv.Method(penalty=0.1), toy.Exact(), toy.task(), exchange, participation=0.4)
+    fed = toy.federation(fedcurv.Method(penalty=0.1), exact.Solver(), toy.task(), exchange, participation=0.4)
     server = toy.iterate(fed, 7)[-1]
     close(server.sites, fed.store.memory.site.sum(0), 1e-10)
 

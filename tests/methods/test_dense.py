@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from fedddp.core.rng import stream
 from fedddp.local import sgd
 from fedddp.methods import dense
 from fedddp.methods._generator import generator
-from fedddp.rng import stream
 from tests import toy
 from tests.methods import given
 

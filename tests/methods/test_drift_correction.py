@@ -5,6 +5,7 @@ import torch
 
 from fedddp.local import adam, sgd
 from fedddp.methods import fedavg, mime, mimelite, scaffold
+from fedddp.runs import config as configuration
 from tests import toy
 
 DRIFTS = sgd.Solver(lr=0.1, epochs=8, batch_size=100)  # eight steps on all of a client's data
@@ -65,10 +66,12 @@ def test_option_two_is_the_mean_gradient_along_the_path(exchange):
 
 
 def test_option_two_needs_plain_sgd():
-    for local in (adam.Solver(), sgd.Solver(momentum=0.9)):
-        scaffold.Method(option="I").init_clients(2, toy.task(), local)
-        with pytest.raises(ValueError, match=r"method\.option=II: must be I, unless"):
-            scaffold.Method().init_clients(2, toy.task(), local)
+    for local in (adam.Solver(), sgd.Solver(momentum=0.9), sgd.Solver(clip=1.0)):
+        assert not scaffold.Method(option="I").mismatch(local)
+        assert "option=II needs sgd without momentum and clipping, and with I any" in scaffold.Method().mismatch(local)
+    assert not scaffold.Method().mismatch(sgd.Solver())
+    with pytest.raises(ValueError, match=r"local=adam: does not fit method=scaffold, .*II needs sgd.*choose.*sgd"):
+        configuration.load(None, ["method=scaffold", "local=adam"])
 
 
 @pytest.mark.parametrize(("momentum", "rounds"), [(0.0, 30), (0.6, 65)])
@@ -106,5 +109,9 @@ def test_one_full_step_of_mime_is_a_step_of_the_servers_optimiser(exchange):
 
 
 def test_mime_needs_plain_sgd():
-    with pytest.raises(ValueError, match=r"local\.name=adam: must be sgd without momentum"):
-        mime.Method().init_clients(2, toy.task(), adam.Solver())
+    for local in (adam.Solver(), sgd.Solver(momentum=0.9)):
+        for method in (mime.Method(), mimelite.Method()):
+            assert "needs sgd without momentum" in method.mismatch(local)
+    assert not mime.Method().mismatch(sgd.Solver())
+    with pytest.raises(ValueError, match=r"local=adam: does not fit method=mime, which needs sgd without momentum"):
+        configuration.load(None, ["method=mime", "local=adam"])

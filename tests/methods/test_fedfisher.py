@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedddp.local import exact
 from fedddp.methods import fedfisher
 from tests import toy
 from tests.methods import given
@@ -26,13 +27,13 @@ def test_with_diagonals_the_minimum_is_the_ratio_of_weighted_sums(exchange):
 def test_with_factors_that_are_exact_the_minimum_is_the_pooled_optimum(exchange):
     """One linear layer with one output: the Kronecker product is the Hessian itself."""
     task = toy.task()
-    found = toy.iterate(toy.federation(fedfisher.Method(**FAST), toy.Exact(), task, exchange), 1)[-1].theta
+    found = toy.iterate(toy.federation(fedfisher.Method(**FAST), exact.Solver(), task, exchange), 1)[-1].theta
     close(found, toy.pooled(task))
 
 
 def test_several_rounds_go_on_from_the_last_and_keep_an_optimum(exchange):
     task = toy.task()
-    states = toy.iterate(toy.federation(fedfisher.Method(**FAST), toy.Exact(), task, exchange), 2)
+    states = toy.iterate(toy.federation(fedfisher.Method(**FAST), exact.Solver(), task, exchange), 2)
     close(states[1].theta, states[2].theta)
 
 
@@ -54,10 +55,10 @@ def test_fewer_bits_cost_a_little_accuracy_and_save_bytes(exchange, fisher, bits
     (a, before), (b, after) = (fed.round(fed.method.init_server(task), 0) for fed in (one, other))
     assert 0 < (a.theta - b.theta).norm() < (0.6 if rank else 0.05) * (a.theta - task.initial).norm()
     numel, numbers = task.layout.numel, one.store.memory.fisher.shape[1]
-    assert before.metrics["bytes_up"] == 8 * (numel + numbers)
+    assert before.bytes_up == 8 * (numel + numbers)
     if not rank:
-        assert after.metrics["bytes_up"] == 2 * numel + bits // 8 * numbers
-    assert after.metrics["bytes_up"] < before.metrics["bytes_up"]
+        assert after.bytes_up == 2 * numel + bits // 8 * numbers
+    assert after.bytes_up < before.bytes_up
 
 
 def test_validation_points_choose_the_place_on_the_way(exchange):

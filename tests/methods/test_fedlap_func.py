@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedddp import config as configuration
-from fedddp.build import make_task
-from fedddp.cohort import Cohort
+from fedddp.clients.cohort import Cohort
+from fedddp.core.objective import Binary
+from fedddp.core.rng import stream
 from fedddp.local import adam, sgd
 from fedddp.methods import fedlap, fedlap_func
-from fedddp.objective import Binary
-from fedddp.rng import stream
+from fedddp.runs import config as configuration
+from fedddp.runs.build import make_task
 from tests import toy
 from tests.small import MODELS, settings
 
@@ -52,7 +52,7 @@ def test_the_pooled_optimum_stays_where_it_is(exchange, binary):
     inputs = fedlap_func.recalled(server, task)
     everyone = fedlap_func.Term(slice(None), *fedlap_func.joined(server))
     assert fedlap_func.memory_grad(task, theta.unsqueeze(0), inputs, [(everyone,)]).norm() < 1e-9
-    recalling = fedlap_func.Recalling(cohort.ids, 1, task, fed.oracle, server=server)
+    recalling = cohort.steered(fedlap_func.Recall(cohort, server))
     rows = theta.repeat(toy.K, 1)
     for batch in cohort.everything():
         torch.testing.assert_close(recalling.grad(rows, batch), cohort.grad(rows, batch), rtol=0, atol=1e-9)
@@ -75,7 +75,7 @@ def test_function_terms_are_those_of_equation_17(digits, exchange):
     server = toy.iterate(fed, 1)[-1]
     client = int(task.num_examples.argmax())
     cohort = Cohort((client,), 1, task, fed.oracle)
-    recalling = fedlap_func.Recalling(cohort.ids, 1, task, fed.oracle, server=server)
+    recalling = cohort.steered(fedlap_func.Recall(cohort, server))
     theta = task.initial + 0.1
     batch = next(cohort.everything())
     extra = (recalling.grad(theta[None], batch) - cohort.grad(theta[None], batch))[0] * task.num_examples[client]

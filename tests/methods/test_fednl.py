@@ -6,15 +6,15 @@ import torch
 from sklearn.datasets import load_breast_cancer
 from torch import nn
 
-from fedddp.data import Dataset, Examples
+from fedddp.core.data import Dataset, Examples
+from fedddp.core.objective import CrossEntropy
+from fedddp.core.params import Layout
+from fedddp.core.rng import Streams, stream
+from fedddp.core.shards import Shards
+from fedddp.core.task import Task
+from fedddp.exchange.reduce import Reduction
 from fedddp.methods import fednl
 from fedddp.methods._hessian_compressors import Compressor
-from fedddp.objective import CrossEntropy
-from fedddp.params import Layout
-from fedddp.reduce import Ledger
-from fedddp.rng import Streams, stream
-from fedddp.splits import Shards
-from fedddp.task import Task
 from tests import toy
 from tests.small import MODELS, fresh, run, settings
 
@@ -120,9 +120,9 @@ def test_what_the_server_receives_is_the_weighted_sum_of_what_clients_sent(excha
     matrix, weight = symmetric(3, 6), torch.tensor([1.0, 2.0, 5.0], dtype=torch.float64)
     compressor = Compressor(kind, amount)
     sent, fields = compressor.compress(matrix, weight)
-    ledger = Ledger(slots=3)
-    ledger.add(fields, torch.arange(3))
-    total = ledger.total(exchange, ledger.exponents(), 1, torch.device("cpu"))
+    reduction = Reduction(slots=3)
+    reduction.add(fields, torch.arange(3))
+    total = reduction.total(exchange, reduction.exponents(), 1, torch.device("cpu"))
     close(compressor.arrived(total, 6), torch.einsum("k,kij->ij", weight, sent), 1e-12)
     close(sent, sent.mT, 1e-14)
 

@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from fedddp.cohort import Cohort
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.oracle import Oracle
+from fedddp.core.rng import stream
 from fedddp.figures import fedpa_toy
-from fedddp.local import iasg, sgd
+from fedddp.local import exact, iasg, sgd
 from fedddp.methods import fedavg, fedavgm, fedpa
-from fedddp.oracle import Oracle
-from fedddp.rng import stream
+from fedddp.runs import config as configuration
 from tests import toy
 
 
@@ -91,9 +92,9 @@ def test_exact_moments_are_the_inverse_covariance_times_the_way_to_the_mean(exch
 def test_exact_moments_lead_to_the_pooled_optimum_where_fedavg_stalls(exchange):
     task = toy.task()
     best = toy.pooled(task)
-    exact = fedpa.Method(moments="exact", lr=0.5, momentum=0.5)
-    close(toy.iterate(toy.federation(exact, sgd.Solver(), task, exchange), 150)[-1].theta, best, 1e-9)
-    stalled = toy.iterate(toy.federation(fedavg.Method(), toy.Exact(), task, exchange), 3)
+    method = fedpa.Method(moments="exact", lr=0.5, momentum=0.5)
+    close(toy.iterate(toy.federation(method, sgd.Solver(), task, exchange), 150)[-1].theta, best, 1e-9)
+    stalled = toy.iterate(toy.federation(fedavg.Method(), exact.Solver(), task, exchange), 3)
     assert (stalled[-1].theta - best).norm() > 0.05
     close(stalled[-1].theta, stalled[-2].theta)  # it has stopped there
 
@@ -114,7 +115,7 @@ def test_each_client_has_as_many_samples_as_its_steps_allow():
     task = toy.task()
     solver = iasg.Solver(epochs=4, batch_size=5, burn_in=3, steps_per_sample=2)
     cohort = cohort_of(task, range(toy.K))
-    first, length, count = solver.slots(cohort)
+    first, length, count = solver._slots(cohort)
     steps = cohort.steps(4, 5).tolist()
     for f, n, c, s in zip(first, length, count, steps, strict=True):
         assert (n, c) == (2, (s - 3) // 2)
@@ -177,5 +178,8 @@ def test_effective_sample_size(exchange):
 
 
 def test_a_solver_that_does_not_sample_is_refused():
-    with pytest.raises(ValueError, match=r"local\.name=sgd: must be iasg"):
-        fedpa.Method().init_clients(2, toy.task(), sgd.Solver())
+    assert fedpa.Method().mismatch(sgd.Solver()) == "needs a sampling solver"
+    assert not fedpa.Method().mismatch(iasg.Solver())
+    assert not fedpa.Method(moments="exact").mismatch(sgd.Solver())
+    with pytest.raises(ValueError, match=r"local=sgd: does not fit method=fedpa, .*choose local=iasg"):
+        configuration.load(None, ["method=fedpa", "local=sgd"])

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from fedddp.core.rng import stream
 from fedddp.methods import ot_fusion
 from fedddp.methods._neurons import chain, permute
-from fedddp.rng import stream
 from tests.methods import given
 
 

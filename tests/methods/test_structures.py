@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from fedddp.cohort import Cohort
-from fedddp.curvature import ggn_full
-from fedddp.kron import kron
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.curvature import ggn_full
+from fedddp.clients.kron import kron
+from fedddp.clients.oracle import Oracle
+from fedddp.core.rng import stream
 from fedddp.methods._compress import compress_factors, factor_numbers, quantise
 from fedddp.methods._structures import STRUCTURES, last_layer_ggn
-from fedddp.oracle import Oracle
-from fedddp.rng import stream
 from tests.methods import given
 
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedddp import registry
-from fedddp.objective import CrossEntropy, MultiLabel, NextToken
-from fedddp.oracle import Oracle
-from fedddp.params import Layout, refuse_batch_norm
-from fedddp.rng import stream
+from fedddp.clients.oracle import Oracle
+from fedddp.core import registry
+from fedddp.core.objective import CrossEntropy, MultiLabel, NextToken
+from fedddp.core.params import Layout, refuse_batch_norm
+from fedddp.core.rng import stream
 
 GRAY, COLOUR = (28, 28), (3, 32, 32)
 WORDS = {"embedding": 96, "hidden": 670, "layers": 1, "projection": 96, "predict": "all"}

@@ -5,9 +5,9 @@ import pytest
 import torch
 from PIL import Image
 
-from fedddp import split_picture
 from fedddp.cli import main
-from fedddp.splits import Shards
+from fedddp.core.shards import Shards
+from fedddp.runs import split_picture
 
 
 def shards() -> Shards:

@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedddp import registry
-from fedddp.data import Examples
-from fedddp.rng import stream
-from fedddp.splits import Shards
+from fedddp.core import registry
+from fedddp.core.data import Examples
+from fedddp.core.rng import stream
+from fedddp.core.shards import Shards
 
 ALL = [name for name in registry.names("split") if name != "file"]  # a file says itself who holds what
 WHOLE = ["iid", "dirichlet", "class_dirichlet", "client_dirichlet", "balanced_dirichlet", "shards", "lognormal"]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedddp.data import Examples
-from fedddp.rng import stream
+from fedddp.core.data import Examples
+from fedddp.core.rng import stream
 from fedddp.splits import (
     balanced_dirichlet,
     class_dirichlet,
@@ -175,7 +175,7 @@ def test_from_files(tmp_path):
     np.savez(tmp_path / "shards.npz", order=[0, 2, 5, 4], offsets=[0, 2, 4])
     np.savez(tmp_path / "owner.npz", owner=[0, -1, 0, -1, 1, 1])
     for name, second in [("list.json", [5, 4]), ("named.json", [5, 4]), ("shards.npz", [5, 4]), ("owner.npz", [4, 5])]:
-        parts = deal(from_file.Split(str(tmp_path / name)), some([0] * 6))
+        parts = deal(from_file.Split(path=str(tmp_path / name)), some([0] * 6))
         assert [part.tolist() for part in parts] == [[0, 2], second]
 
 
@@ -186,9 +186,9 @@ def test_from_files(tmp_path):
 def test_a_wrong_file_is_said(tmp_path, text, complaint):
     (tmp_path / "split.json").write_text(text)
     with pytest.raises(ValueError, match=complaint):
-        deal(from_file.Split(str(tmp_path / "split.json")), some([0] * 6))
+        deal(from_file.Split(path=str(tmp_path / "split.json")), some([0] * 6))
     with pytest.raises(ValueError, match=r"must be a .json or .npz file"):
-        deal(from_file.Split(str(tmp_path / "none.json")), some([0] * 6))
+        deal(from_file.Split(path=str(tmp_path / "none.json")), some([0] * 6))
 
 
 def test_fill_up_takes_from_the_largest_only():

@@ -1,0 +1,144 @@
+"""Chains of linear layers and activations, batched over clients by hand.
+
+vmap pays for its generality: at 178k parameters its forward and backward take twice the time of the matrix products
+alone. For the commonest models the products are written out here, forward and backward, on strided views of the
+flat parameters and gradients, so nothing is packed or copied.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedddp.core.objective import CrossEntropy, Objective
+from fedddp.core.params import Layout
+
+aten = torch.ops.aten
+# activation -> (forward, gradient from the gradient and value of its output)
+ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+    nn.ReLU: (torch.relu_, lambda grad, value: aten.threshold_backward(grad, value, 0)),
+    nn.Sigmoid: (torch.sigmoid_, aten.sigmoid_backward),
+    nn.Tanh: (torch.tanh_, aten.tanh_backward),
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    weight: str
+    bias: str | None
+    activation: type[nn.Module] | None
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A module that is nothing but flatten, linear layers and activations."""
+
+    layers: tuple[Layer, ...]
+    layout: Layout
+    objective: Objective
+    flattens: bool  # otherwise an input is one vector already
+
+    @classmethod
+    def of(cls, module: nn.Module, layout: Layout, objective: Objective) -> "Chain | None":
+        """The chain that the module is; None for any other module."""
+        layers: list[Layer] = []
+        flattens = False
+        for name, child in _leaves(module):
+            if type(child) is nn.Linear and all(p.requires_grad for p in child.parameters()):
+                layers.append(Layer(f"{name}weight", f"{name}bias" if child.bias is not None else None, None))
+            elif type(child) in ACTIVATIONS and layers and layers[-1].activation is None:
+                layers[-1] = Layer(layers[-1].weight, layers[-1].bias, type(child))
+            elif type(child) is nn.Flatten and child.start_dim == 1 and child.end_dim == -1 and not layers:
+                flattens = True
+            else:
+                return None
+        known = {name for layer in layers for name in (layer.weight, layer.bias) if name}
+        whole = bool(layers) and layers[-1].activation is None and known == set(layout.names)
+        return cls(tuple(layers), layout, objective, flattens) if whole else None
+
+    def takes(self, inputs: Tensor) -> bool:
+        """Whether inputs [c, B, ...] are what the chain is written for."""
+        return self.flattens or inputs.dim() == 3
+
+    def __call__(self, theta: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor | None, grad: Tensor) -> Tensor:
+        """losses [c]; the gradients go into grad [c, P]."""
+        params, grads = self.layout.views(theta), self.layout.views(grad)
+        with torch.no_grad():
+            values = self._forward(params, inputs.flatten(2))
+        losses, slope = self._loss(values[-1], targets, weights)
+        with torch.no_grad():
+            self._backward(params, grads, values, slope)
+        return losses
+
+    def pull(self, theta: Tensor, inputs: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
+        """Gradient [c, P] of any number that is made of the outputs [c, B, width]."""
+        grad = torch.empty_like(theta)
+        params, grads = self.layout.views(theta), self.layout.views(grad)
+        with torch.no_grad():
+            values = self._forward(params, inputs.flatten(2))
+        with torch.enable_grad():
+            leaf = values[-1].requires_grad_()
+            (slope,) = torch.autograd.grad(total(leaf), leaf)
+        with torch.no_grad():
+            self._backward(params, grads, values, slope)
+        return grad
+
+    def _forward(self, params: dict[str, Tensor], value: Tensor) -> list[Tensor]:
+        """The input and every layer's output, [c, B, width] each."""
+        values = [value]
+        for layer in self.layers:
+            weight = params[layer.weight].mT
+            if layer.bias is None:
+                value = torch.bmm(value, weight)
+            else:
+                value = torch.baddbmm(params[layer.bias].unsqueeze(1), value, weight)
+            if layer.activation is not None:
+                value = ACTIVATIONS[layer.activation][0](value)
+            values.append(value)
+        return values
+
+    def _loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """losses [c] and their gradients with respect to the outputs."""
+        if weights is None:
+            share = outputs.new_full((1, 1), 1 / targets.shape[1])
+        else:
+            share = weights / weights.sum(1, keepdim=True)
+        by_hand = type(self.objective) is CrossEntropy
+        losses, slope = _cross_entropy(outputs, targets) if by_hand else self._by_autograd(outputs, targets)
+        return (losses * share).sum(1), slope.mul_(share.unsqueeze(2))
+
+    def _by_autograd(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = outputs.detach().requires_grad_()
+        losses = self.objective.loss(leaf.flatten(0, 1), targets.flatten(0, 1)).view(targets.shape[:2])
+        (slope,) = torch.autograd.grad(losses.sum(), leaf)
+        return losses.detach(), slope
+
+    def _backward(
+        self, params: dict[str, Tensor], grads: dict[str, Tensor], values: list[Tensor], slope: Tensor
+    ) -> None:
+        for number in reversed(range(len(self.layers))):
+            layer, value = self.layers[number], values[number]
+            if layer.activation is not None:
+                slope = ACTIVATIONS[layer.activation][1](slope, values[number + 1])
+            grads[layer.weight].baddbmm_(slope.mT, value, beta=0)
+            if layer.bias is not None:
+                torch.sum(slope, dim=1, out=grads[layer.bias])
+            if number:
+                slope = torch.bmm(slope, params[layer.weight])
+
+
+def _cross_entropy(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """-log p of the target [c, B], and its gradient p - onehot [c, B, classes]: a third of autograd's time."""
+    index = targets.unsqueeze(2)
+    logs = outputs.log_softmax(2)
+    losses = logs.gather(2, index).squeeze(2).neg_()
+    slope = logs.exp_()
+    return losses, slope.scatter_add_(2, index, slope.new_full((1, 1, 1), -1).expand_as(index))
+
+
+def _leaves(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
+    """The modules of nested nn.Sequentials in order, with the prefix of their parameters' names."""
+    if type(module) is not nn.Sequential:
+        return [(prefix, module)]
+    return [leaf for name, child in module.named_children() for leaf in _leaves(child, f"{prefix}{name}.")]

@@ -1,0 +1,220 @@
+"""A cohort: the clients a rank computes together, on tensors with a leading client axis."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from fedddp.clients.noise import Normal
+from fedddp.clients.oracle import Oracle
+from fedddp.core.rng import key, permutations
+from fedddp.core.task import Task
+
+
+class Batch(NamedTuple):
+    """One step's examples of the clients still at work, a prefix of the cohort's rows."""
+
+    inputs: Tensor  # [c, B, ...]
+    targets: Tensor  # [c, B, ...]
+    weights: Tensor | None  # [c, B], 0 for the padding of a short batch; None where no batch is short
+
+
+class Tally(NamedTuple):
+    """What the oracle saw, for the records; no method reads it."""
+
+    loss: Tensor  # [C] sum over steps
+    steps: Tensor  # [C]
+
+
+Turn = Callable[[Tensor, Tensor, Batch], Tensor]
+
+
+@dataclass
+class Cohort:
+    ids: tuple[int, ...]  # larger clients first
+    round: int
+    task: Task
+    oracle: Oracle
+    turn: Turn | None = None  # what becomes of a gradient before a solver sees it
+    tally: Tally | None = None
+    parts: list[tuple[Tensor, "Cohort"]] = field(default_factory=list)  # cohorts of some of the rows
+
+    def steered(self, turn: Turn) -> "Cohort":
+        """The same clients, for a solver that sees turn(theta, gradient, batch) [c, P] in place of each gradient."""
+        return replace(self, turn=turn, tally=self._tally)
+
+    def part(self, rows: Tensor, member: int = 0) -> "Cohort":
+        """Some of the rows as a cohort of its own, whose losses count here.
+
+        Each `member` above 0 has streams of its own: an ensemble's second training sees another order and noise.
+        """
+        task, ids = self.task, tuple(self.ids[row] for row in rows.tolist())
+        if member:
+            seed = key(task.streams.seed, "member", member)
+            task = replace(task, streams=replace(task.streams, seed=seed))
+        made = Cohort(ids, self.round, task, self.oracle)
+        self.parts.append((rows, made))
+        return made
+
+    @property
+    def _tally(self) -> Tally:
+        if self.tally is None:
+            zeros = torch.zeros(len(self.ids), dtype=self.task.dtype, device=self.task.device)
+            self.tally = Tally(zeros, zeros.clone())
+        return self.tally
+
+    def seen(self) -> Tally:
+        """Losses and steps of every row, those of its parts too."""
+        loss, steps = self._tally.loss.clone(), self._tally.steps.clone()
+        for rows, part in self.parts:
+            theirs = part.seen()
+            loss[rows] += theirs.loss
+            steps[rows] += theirs.steps
+        return Tally(loss, steps)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """[C] examples of each client, as integers."""
+        return self.task.num_examples[list(self.ids)]
+
+    @property
+    def num_examples(self) -> Tensor:
+        """[C] examples of each client, as a weight."""
+        return self.sizes.to(self.task.device, self.task.dtype)
+
+    def grad(self, theta: Tensor, batch: Batch, out: Tensor | None = None) -> Tensor:
+        """Gradient [c, P] of each client's mean loss over its batch."""
+        masks = self._masks(batch) if self.oracle.dropout else {}
+        grad, loss = self.oracle(theta, *batch, out=out, masks=masks)
+        self._tally.loss[: len(loss)] += loss
+        self._tally.steps[: len(loss)] += 1
+        return grad if self.turn is None else self.turn(theta, grad, batch)
+
+    def loss(self, theta: Tensor, batch: Batch) -> Tensor:
+        """[c] each client's mean loss over its batch at theta [c, P], without a gradient and without dropout."""
+        total = self._sum_loss(theta, batch)
+        count = batch.targets.shape[1] if batch.weights is None else batch.weights.sum(1)
+        return total / count
+
+    def full_loss(self, theta: Tensor) -> Tensor:
+        """[C] each client's *sum* loss f_k at theta [C, P]."""
+        total = theta.new_zeros(len(theta))
+        for batch in self.everything():
+            total[: len(batch.inputs)] += self._sum_loss(theta[: len(batch.inputs)], batch)
+        return total
+
+    def _sum_loss(self, theta: Tensor, batch: Batch) -> Tensor:
+        self.task.module.eval()
+        rows = []
+        for row, point in enumerate(theta):
+            outputs = functional_call(self.task.module, self.task.layout.views(point), (batch.inputs[row],))
+            losses = self.task.objective.loss(outputs, batch.targets[row])
+            rows.append(losses.sum() if batch.weights is None else (losses * batch.weights[row]).sum())
+        return torch.stack(rows) if rows else theta.new_zeros(0)
+
+    def steps(self, epochs: int, batch_size: int) -> Tensor:
+        """[C] batches in `epochs` passes; the short last one counts."""
+        return epochs * -(-self.sizes // batch_size)
+
+    def batches(self, epochs: int, batch_size: int) -> Iterator[Batch]:
+        """Each client's own shuffled epochs, stacked.
+
+        Rows are sorted by size, so at any step the clients still at work are a prefix: no row is computed
+        in vain. Only a short last batch is padded, with weight 0. A batch's inputs last until the next is asked for.
+        """
+        table, valid = self._table(epochs, batch_size)
+        steps = self.steps(epochs, batch_size)
+        working = (steps.unsqueeze(0) > torch.arange(table.shape[1]).unsqueeze(1)).sum(1).tolist()
+        short = (~valid).any(2)
+        device, space = self.task.device, None
+        for step, rows in enumerate(working):
+            index = table[:rows, step].to(device)
+            weights = None
+            if bool(short[:rows, step].any()):
+                weights = valid[:rows, step].to(device, self.task.dtype)
+            batch = self._batch(index, weights, space)
+            space = batch.inputs if space is None else space  # of the most rows
+            yield batch
+
+    def _batch(self, index: Tensor, weights: Tensor | None, space: Tensor | None = None) -> Batch:
+        return Batch(*self.task.data.gather(index, self.task.dtype, space), weights)
+
+    def _table(self, epochs: int, batch_size: int) -> tuple[Tensor, Tensor]:
+        """Example index [C, steps, B] and whether it is real; a client's order depends on its own key alone."""
+        sizes, count = self.sizes, len(self.ids)
+        keys = torch.tensor(self.keys("order"))
+        by_epoch = keys.unsqueeze(1) + torch.arange(epochs) * 0x2545F4914F6CDD1D
+        order = permutations(by_epoch.reshape(-1), sizes.repeat_interleave(epochs)).view(count, epochs, -1)
+        if self.task.streams.kind == "common":
+            order = self._by_class(order.argsort(2))
+        batch_size = min(batch_size, order.shape[2])
+        per_epoch = -(-sizes // batch_size).unsqueeze(1)
+        step = torch.arange(int(epochs * per_epoch.max())).unsqueeze(0)
+        epoch, within = (step // per_epoch).clamp_max(epochs - 1), step % per_epoch
+        position = within.unsqueeze(2) * batch_size + torch.arange(batch_size)  # [C, steps, B]
+        valid = position < sizes.view(-1, 1, 1)
+        position = torch.minimum(position, sizes.view(-1, 1, 1) - 1)
+        rows = torch.arange(count).view(-1, 1, 1)
+        local = order[rows, epoch.unsqueeze(2), position]
+        start = self.task.shards.offsets[list(self.ids)].view(-1, 1, 1)
+        return self.task.shards.order[start + local], valid
+
+    def _by_class(self, ranks: Tensor) -> Tensor:
+        """Ranks [C, epochs, N] among a client's examples ordered by class, as places in its own order.
+
+        The inverse of a permutation sends a place to about the same share of the way for every size, so clients that
+        share a key see about the same labels at the same step, if their classes are mixed alike.
+        """
+        targets = self.task.data.train.targets
+        if targets.dim() > 1 or targets.is_floating_point():
+            return ranks
+        for row, client in enumerate(self.ids):
+            by_class = targets[self.task.shards.of_client(client)].argsort(stable=True).cpu()
+            ranks[row, :, : len(by_class)] = by_class[ranks[row, :, : len(by_class)]]
+        return ranks
+
+    def everything(self, batch_size: int = 1024) -> Iterator[Batch]:
+        """All examples of every client once, in their stored order, in chunks."""
+        sizes = self.sizes
+        for start in range(0, int(sizes.max()), batch_size):
+            rows = int((sizes > start).sum())
+            position = start + torch.arange(min(batch_size, int(sizes.max()) - start))
+            valid = position < sizes[:rows].unsqueeze(1)
+            offset = self.task.shards.offsets[list(self.ids[:rows])].unsqueeze(1)
+            index = self.task.shards.order[offset + torch.minimum(position, sizes[:rows].unsqueeze(1) - 1)]
+            weights = None if bool(valid.all()) else valid.to(self.task.device, self.task.dtype)
+            yield self._batch(index.to(self.task.device), weights)
+
+    def full_grad(self, theta: Tensor) -> Tensor:
+        """Gradient [C, P] of each client's *sum* loss f_k at theta [C, P]."""
+        total = torch.zeros_like(theta)
+        for batch in self.everything():
+            rows = len(batch.inputs)
+            grad, _ = self.oracle(theta[:rows], *batch)
+            count = batch.targets.shape[1] if batch.weights is None else batch.weights.sum(1, keepdim=True)
+            total[:rows] += grad * count
+        return total
+
+    def keys(self, purpose: str) -> list[int]:
+        """Each client's own key in this round."""
+        return self.task.streams.keys(purpose, self.round, self.ids)
+
+    def noise(self, purpose: str = "noise") -> Normal:
+        return Normal([torch.Generator().manual_seed(key) for key in self.keys(purpose)])
+
+    def _masks(self, batch: Batch) -> dict[str, Tensor]:
+        """The next dropout masks of the clients at work, each from its own stream."""
+        rows, width = batch.inputs.shape[:2]
+        counts = [width] * rows if batch.weights is None else (batch.weights > 0).sum(1).tolist()
+        return self.oracle.dropout.masks(batch.inputs, counts, self._dropout.generators, self.task.dtype)
+
+    @cached_property
+    def _dropout(self) -> Normal:
+        return self.noise("dropout")

@@ -1,0 +1,147 @@
+"""Kronecker-factored curvature (K-FAC) of each client's own data: what laplace-torch makes, in half its time.
+
+A layer's block of the GGN is taken as outer ⊗ inner: the sum of g gᵀ over the gradients g at its outputs (a column of
+the loss's curvature each) times the mean of x xᵀ over its inputs x; a bias is a layer whose input is 1. Positions of a
+convolution count as examples. Factors are stacked over clients and can be flattened to one row for each, so that a
+method can keep them as memory.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.curvature import examples, patches_of, roots, slopes_at, tapped
+from fedddp.core.params import Layout
+from fedddp.core.task import Task
+
+CHUNK = 512  # examples at a time
+
+
+class Block(NamedTuple):
+    """The precision outer ⊗ inner of one parameter of shape [outer, inner]."""
+
+    outer: Tensor  # [C, o, o]
+    inner: Tensor  # [C, i, i]
+
+
+class Kron(NamedTuple):
+    """Block-diagonal precisions [C, P, P], one Kronecker product for each parameter of the layout."""
+
+    blocks: tuple[Block, ...]
+
+    @classmethod
+    def unflatten(cls, flat: Tensor, layout: Layout) -> "Kron":
+        """From the rows [C, F] that `flatten` makes."""
+        sizes = [size for pair in _sides(layout) for size in pair]
+        parts = flat.split([size**2 for size in sizes], dim=1)
+        square = [part.view(len(flat), size, size) for part, size in zip(parts, sizes, strict=True)]
+        return cls(tuple(Block(a, b) for a, b in zip(square[::2], square[1::2], strict=True)))
+
+    def flatten(self) -> Tensor:
+        return torch.cat([factor.flatten(1) for block in self.blocks for factor in block], dim=1)
+
+    def product(self, vector: Tensor, delta: float | Tensor = 0.0) -> Tensor:
+        """(self + delta) @ vector for vector [C, P]; [C, P]."""
+        pieces = self._split(vector)
+        made = [(b.outer @ piece @ b.inner).flatten(1) for b, piece in zip(self.blocks, pieces, strict=True)]
+        return torch.cat(made, dim=1) + delta * vector
+
+    def solve(self, vector: Tensor, delta: float | Tensor = 0.0) -> Tensor:
+        """(self + delta)⁻¹ @ vector for vector [C, P]; [C, P]."""
+        made = []
+        for block, piece in zip(self.blocks, self._split(vector), strict=True):
+            (left, rows), (right, columns) = (torch.linalg.eigh(factor) for factor in block)
+            spectrum = left.unsqueeze(2) * right.unsqueeze(1) + delta
+            made.append((rows @ ((rows.mT @ piece @ columns) / spectrum) @ columns.mT).flatten(1))
+        return torch.cat(made, dim=1)
+
+    def logdet(self, delta: float | Tensor = 0.0) -> Tensor:
+        """log |self + delta|; [C]."""
+        total = self.blocks[0].outer.new_zeros(len(self.blocks[0].outer))
+        for block in self.blocks:
+            left, right = (torch.linalg.eigvalsh(factor).clamp_min(0) for factor in block)  # rounding goes below 0
+            total = total + (left.unsqueeze(2) * right.unsqueeze(1) + delta).log().sum((1, 2))
+        return total
+
+    def diag(self) -> Tensor:
+        """[C, P]."""
+        sides = (tuple(factor.diagonal(dim1=1, dim2=2) for factor in block) for block in self.blocks)
+        return torch.cat([(left.unsqueeze(2) * right.unsqueeze(1)).flatten(1) for left, right in sides], dim=1)
+
+    def _split(self, vector: Tensor) -> list[Tensor]:
+        shapes = [(b.outer.shape[1], b.inner.shape[1]) for b in self.blocks]
+        pieces = vector.split([o * i for o, i in shapes], dim=-1)
+        return [piece.reshape(len(vector), *shape) for piece, shape in zip(pieces, shapes, strict=True)]
+
+
+def kron(cohort: Cohort, theta: Tensor) -> Kron:
+    """K-FAC of f_k at theta [C, P]."""
+    refuse_other_layers(cohort.task)
+    found: list[dict[str, Block]] = [{} for _ in cohort.ids]
+    for row, inputs, targets in examples(cohort, CHUNK):
+        for prefix, more in _factors(cohort.task, theta[row], inputs, targets).items():
+            sofar = found[row].get(prefix)
+            found[row][prefix] = more if sofar is None else Block(sofar.outer + more.outer, sofar.inner + more.inner)
+    return Kron(tuple(_block(name, found, cohort.num_examples) for name in cohort.task.layout.names))
+
+
+def refuse_other_layers(task: Task) -> None:
+    """K-FAC is defined for linear and convolutional layers."""
+    for name, layer in task.module.named_modules():
+        if list(layer.parameters(recurse=False)) and not _has_factors(layer):
+            raise ValueError(
+                f"kron curvature: layer {name!r} is a {type(layer).__name__}; only Linear and Conv2d (without groups, "
+                "padded with a number of zeros) have Kronecker factors: use the diagonal, or a model without it"
+            )
+
+
+def _has_factors(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.Conv2d):
+        return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    return isinstance(layer, nn.Linear)
+
+
+def _factors(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor) -> dict[str, Block]:
+    """Σ_i Σ_c g gᵀ and the mean over positions of Σ_i x xᵀ of each layer, by the prefix of its parameters' names."""
+    taps, outputs = tapped(task, theta, inputs)
+    prefixes = [tap[0] for tap in taps]
+    if len(set(prefixes)) < len(prefixes):
+        raise ValueError("kron curvature: a layer is called more than once in the model; use the diagonal")
+    outer = [theta.new_zeros(()) for _ in taps]
+    for slopes in slopes_at(taps, outputs, roots(task.objective, outputs.detach(), targets)):
+        outer = [sum_ if g is None else sum_ + _second_moment(g) for sum_, g in zip(outer, slopes, strict=True)]
+    inner = [_inner(layer, x) for _, layer, x, _ in taps]
+    return {p: Block(o.unsqueeze(0), i.unsqueeze(0)) for p, o, i in zip(prefixes, outer, inner, strict=True)}
+
+
+def _second_moment(g: Tensor) -> Tensor:
+    """Σ g gᵀ over examples and positions, of a linear layer's outputs [B, ..., o] or a convolution's [B, o, H, W]."""
+    flat = g.transpose(0, 1).flatten(1) if g.dim() == 4 else g.flatten(0, -2).mT
+    return flat @ flat.mT
+
+
+def _inner(layer: nn.Module, x: Tensor) -> Tensor:
+    """Σ x xᵀ over examples, in the mean over positions."""
+    patches = patches_of(layer, x)
+    if patches is None:
+        flat = x.flatten(0, -2)
+        return flat.mT @ flat * (len(x) / len(flat))
+    size = patches.shape[2]
+    return torch.addbmm(x.new_zeros(size, size), patches.mT, patches) / patches.shape[1]
+
+
+def _block(name: str, found: list[dict[str, Block]], num_examples: Tensor) -> Block:
+    """Of one parameter, a row for each client: a weight's inputs are averaged over examples, a bias's are 1."""
+    prefix, _, kind = name.rpartition(".")
+    layers = [own[f"{prefix}." if prefix else ""] for own in found]
+    outer = torch.cat([layer.outer for layer in layers])
+    if kind == "bias":
+        return Block(outer, outer.new_ones(len(layers), 1, 1))
+    return Block(outer, torch.cat([layer.inner for layer in layers]) / num_examples.view(-1, 1, 1))
+
+
+def _sides(layout: Layout) -> list[tuple[int, int]]:
+    """(outer, inner) of each parameter: a weight is [outer, inner...], a bias [outer]."""
+    return [(shape[0], size // shape[0]) for shape, size in zip(layout.shapes, layout.sizes, strict=True)]

@@ -1,0 +1,128 @@
+"""Gradients for a stack of clients, a row each: by hand for dense chains, by vmap or by a loop; callers cannot tell."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fedddp.clients.chain import Chain
+from fedddp.clients.dropout import Dropout
+from fedddp.core.objective import Objective
+from fedddp.core.params import Layout
+
+NO_MASKS: Mapping[str, Tensor] = {}
+
+
+class Oracle:
+    """Losses and gradients of a module at stacked flat parameters [C, P]."""
+
+    def __init__(self, module: nn.Module, layout: Layout, objective: Objective, vectorise: bool = True) -> None:
+        self.module, self.layout, self.objective, self.vectorise = module, layout, objective, vectorise
+        self.dropout = Dropout(module)
+        self.chain = Chain.of(module, layout, objective) if vectorise else None
+        self.pixels_last = PixelsLast(module)
+        self._stacked: Callable[..., Tensor] = vmap(self._loss)
+
+    def __call__(
+        self,
+        theta: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        weights: Tensor | None = None,
+        out: Tensor | None = None,
+        masks: Mapping[str, Tensor] = NO_MASKS,
+    ) -> tuple[Tensor, Tensor]:
+        """grad [c, P] and loss [c] of the (weighted) mean loss over each client's batch [c, B, ...].
+
+        Without masks there is no dropout. A single row is always looped: vmap of one costs more and gives nothing.
+        """
+        grad = torch.empty_like(theta) if out is None else out
+        if self.chain is not None and self.chain.takes(inputs):
+            with torch.enable_grad():
+                return grad, self.chain(theta, inputs, targets, weights, grad)
+        self.dropout.probe(inputs)
+        self._train(bool(masks) or not self.dropout)
+        with torch.enable_grad():
+            if self.vectorise and len(theta) > 1:
+                return grad, self._by_vmap(theta, inputs, targets, weights, grad, masks)
+            with self.pixels_last:
+                return grad, self._by_loop(theta, inputs, targets, weights, grad, masks)
+
+    def _by_vmap(
+        self,
+        theta: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        weights: Tensor | None,
+        grad: Tensor,
+        masks: Mapping[str, Tensor],
+    ) -> Tensor:
+        """Forward under vmap, backward by plain autograd into views of the flat gradient."""
+        params = {n: v.requires_grad_() for n, v in self.layout.views(theta.detach()).items()}
+        extra = () if weights is None else (weights,)
+        losses = self._stacked({**params, **masks}, inputs, targets, *extra)
+        pieces = torch.autograd.grad(losses.sum(), list(params.values()))
+        torch._foreach_copy_(list(self.layout.views(grad).values()), list(pieces))
+        return losses.detach()
+
+    def _by_loop(
+        self,
+        theta: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        weights: Tensor | None,
+        grad: Tensor,
+        masks: Mapping[str, Tensor],
+    ) -> Tensor:
+        """Plain autograd, one client after the other, without the padding of short batches."""
+        losses = []
+        for row in range(len(theta)):
+            params = {n: v.requires_grad_() for n, v in self.layout.views(theta[row].detach()).items()}
+            used = slice(None) if weights is None else slice(int((weights[row] > 0).sum()))
+            own = {name: mask[row, used] for name, mask in masks.items()}
+            loss = self._loss(params | own, inputs[row, used], targets[row, used])
+            pieces = torch.autograd.grad(loss, list(params.values()))
+            torch._foreach_copy_(list(self.layout.views(grad[row]).values()), list(pieces))
+            losses.append(loss.detach())
+        return torch.stack(losses)
+
+    def _train(self, wanted: bool) -> None:
+        """The module's mode; walking through its layers is dear, so only when it changes."""
+        if self.module.training != wanted:
+            self.module.train(wanted)
+
+    def _loss(
+        self, params: dict[str, Tensor], inputs: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
+        outputs = functional_call(self.module, params, (inputs,))
+        losses = self.objective.loss(outputs, targets)
+        return losses.mean() if weights is None else (losses * weights).sum() / weights.sum()
+
+
+class PixelsLast:
+    """A context in which images are laid out with their channels side by side before the first convolution.
+
+    A processor's convolutions and pools are quickest so (LeNet's step by a quarter), and what follows keeps to it.
+    vmap does not know such layouts, so loops alone enter it.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.on = False
+        first = next((m for m in module.modules() if isinstance(m, nn.Conv2d)), None)
+        if first is not None:
+            first.register_forward_pre_hook(lambda _, inputs: (self.lay(inputs[0]),) if self.on else None)
+
+    def __enter__(self) -> None:
+        self.on = True
+
+    def __exit__(self, *_: object) -> None:
+        self.on = False
+
+    @staticmethod
+    def lay(images: Tensor) -> Tensor:
+        if images.is_cuda or images.dim() != 4:
+            return images
+        last = images.contiguous(memory_format=torch.channels_last)
+        _, channels, height, width = last.shape  # with one channel torch takes any layout for this one
+        return last.as_strided(last.shape, (channels * height * width, 1, channels * width, channels))

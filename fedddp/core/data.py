@@ -1,0 +1,143 @@
+"""What a data source is: a class with its settings as annotated fields and `load() -> Dataset`.
+
+    class Source(data.Source):
+        file: str = ""                 # an annotated field is a setting: data.file
+        def load(self):
+            return Dataset(train=Examples(inputs, targets), test=Examples(...), classes=10, scale=1 / 255)
+
+Examples stay as their publisher stores them (uint8 pixels, integer tokens, floats) and become model inputs, by
+x · scale + shift, only when a batch is gathered, so a rank never holds a float copy of the whole set. All tensors are
+on the CPU:
+
+    inputs    [N, ...]               any numbers; integer tokens [N, T] with tokens=True, so that they stay integers
+    targets   int64 [N]              class numbers 0..classes - 1
+              int64 [N, T]           the next token at each position, IGNORED where there is none; classes: of tokens
+              0 or 1 [N, L]          for each of several labels; classes=L
+              float [N] or [N, D]    numbers; classes=0
+    clients   int64 [N]              whose each example is, where the data says so: for the split `natural`
+
+`load` is called on every rank and must give the same examples in the same order on all of them, so what it draws at
+random it draws from a seed of its own. Sources of which a share may be used derive from `Subset`, `Images` or `Table`
+in fedddp/data/_settings.py.
+"""
+
+import os
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedddp.core import kernels
+from fedddp.core.contract import Contract
+
+IGNORED = -100  # the target of a position that is only padding; torch's own convention
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Inputs and targets side by side."""
+
+    inputs: Tensor  # [N, ...] as stored
+    targets: Tensor  # [N], [N, T] or [N, labels]
+    clients: Tensor | None = None  # [N] natural client of each example, where the data has one
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def take(self, index: Tensor) -> "Examples":
+        clients = None if self.clients is None else self.clients[index]
+        return Examples(self.inputs[index], self.targets[index], clients)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Training and test examples, and how a stored input becomes a model input: x · scale + shift."""
+
+    train: Examples
+    test: Examples
+    classes: int  # number of classes; 0 for regression
+    scale: Tensor | float = 1.0  # broadcast against one input
+    shift: Tensor | float = 0.0
+    validation: Examples | None = None  # held out at the server
+    tokens: bool = False  # integer inputs that stay integers
+    label_names: tuple[str, ...] = ()
+    bag: int = 0  # above 0: stored word numbers 1..bag become a bag of words; 0 is padding, bag + 1 an unknown word
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one input as the model sees it."""
+        return (self.bag,) if self.bag else tuple(self.train.inputs.shape[1:])
+
+    def prepare(self, stored: Tensor, dtype: torch.dtype) -> Tensor:
+        """Stored inputs as the model sees them."""
+        if self.tokens:
+            return stored.long()
+        if self.bag:
+            return bag_of_words(stored.long(), self.bag, dtype)
+        inputs = stored.to(dtype, copy=True)
+        if isinstance(self.scale, Tensor):
+            inputs *= self.scale.to(dtype)
+        elif self.scale != 1.0:
+            inputs *= self.scale
+        if isinstance(self.shift, Tensor):
+            inputs += self.shift.to(dtype)
+        elif self.shift != 0.0:
+            inputs += self.shift
+        return inputs
+
+    def gather(self, index: Tensor, dtype: torch.dtype, space: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The training examples index [...] as model inputs [..., *input] and targets.
+
+        Whole rows are copied, which is many times faster than general indexing, and where that can be done at once
+        into the first rows of `space`, if it is given.
+        """
+        flat = index.reshape(-1)
+        targets = self.train.targets.index_select(0, flat).view(*index.shape, *self.train.targets.shape[1:])
+        stored = self.train.inputs
+        if self._bytes(dtype):
+            inputs = torch.empty(*index.shape, *stored.shape[1:]) if space is None else space[: len(index)]
+            size = stored[0].numel()
+            kernels.call("gather", len(flat), size, flat, stored, float(self.scale), float(self.shift), inputs)
+            return inputs, targets
+        return self.prepare(stored.index_select(0, flat).view(*index.shape, *stored.shape[1:]), dtype), targets
+
+    def _bytes(self, dtype: torch.dtype) -> bool:
+        """Whether inputs are bytes that one scale and one shift turn into float32 on the CPU: there is a kernel."""
+        stored = self.train.inputs
+        plain = stored.dtype == torch.uint8 and stored.device.type == "cpu" and stored.is_contiguous()
+        one = not isinstance(self.scale, Tensor) and not isinstance(self.shift, Tensor)
+        special = self.tokens or self.bag > 0 or dtype != torch.float32
+        return plain and one and not special and kernels.library() is not None
+
+    def to(self, device: torch.device) -> "Dataset":
+        if device.type == "cpu":
+            return self
+
+        def move(part: Examples) -> Examples:
+            return Examples(part.inputs.to(device), part.targets.to(device), part.clients)
+
+        scale = self.scale.to(device) if isinstance(self.scale, Tensor) else self.scale
+        shift = self.shift.to(device) if isinstance(self.shift, Tensor) else self.shift
+        held = None if self.validation is None else move(self.validation)
+        return replace(self, train=move(self.train), test=move(self.test), validation=held, scale=scale, shift=shift)
+
+
+class Source(Contract, extends=True):
+    @abstractmethod
+    def load(self) -> Dataset:
+        """The examples to train and to test on, the same ones in the same order on every rank."""
+
+
+def bag_of_words(words: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+    """How often each known word occurs, as a share of all words, the unknown ones too; [..., T] -> [..., size]."""
+    counts = torch.zeros(*words.shape[:-1], size + 2, dtype=dtype, device=words.device)
+    counts.scatter_add_(-1, words, torch.ones((), dtype=dtype, device=words.device).expand(words.shape))
+    counts[..., 0] = 0  # padding
+    return counts[..., 1 : size + 1] / counts.sum(-1, keepdim=True).clamp_min(1)
+
+
+def root(setting: str) -> Path:
+    """The folder of data files: `data.root`, or FEDDDP_DATA, or ./data."""
+    return Path(setting or os.environ.get("FEDDDP_DATA") or "data").expanduser()

@@ -1,0 +1,119 @@
+"""What a split is: a class with its settings as annotated fields and `deal()`, which says which examples are whose.
+
+    class Split(shards.Split):
+        clients: int = 10              # an annotated field is a setting: split.clients
+        def deal(self, examples, generator):
+            return list(torch.randperm(len(examples), generator=generator).tensor_split(self.clients))
+        def count(self):
+            return self.clients
+
+Splits into a given number of clients derive from `Counted` or `Mixed` in fedddp/splits/_dealing.py.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedddp.core.contract import Contract
+from fedddp.core.data import Examples
+from fedddp.core.rng import stream
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Which examples are whose: client k holds order[offsets[k]:offsets[k + 1]]."""
+
+    order: Tensor  # [N] indices into the training examples, client after client
+    offsets: Tensor  # [K + 1]
+
+    @classmethod
+    def of(cls, parts: Iterable[Tensor], minimum: int = 1) -> "Shards":
+        """Join the clients' indices; a client with fewer than `minimum` examples is refused."""
+        parts = list(parts)
+        sizes = torch.tensor([len(part) for part in parts])
+        if len(sizes) == 0 or int(sizes.min()) < minimum:
+            small = int(sizes.argmin()) if len(sizes) else 0
+            have = int(sizes[small]) if len(sizes) else 0
+            raise ValueError(
+                f"split: client {small} of {len(sizes)} has {have} examples, fewer than {minimum}: "
+                "use fewer clients (split.clients), more data, or a more even split (a larger split.alpha)"
+            )
+        offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        return cls(torch.cat(parts), offsets)
+
+    @classmethod
+    def deal(cls, split: "Split", examples: Examples, seed: int) -> "Shards":
+        """What a `Split` makes of the training examples with the split's own seed."""
+        parts = split.deal(examples, stream(seed, "split"))
+        return parts if isinstance(parts, Shards) else cls.of(parts, split.minimum)
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.offsets) - 1
+
+    @cached_property
+    def num_examples(self) -> Tensor:
+        return self.offsets.diff()
+
+    def of_client(self, client: int) -> Tensor:
+        return self.order[self.offsets[client] : self.offsets[client + 1]]
+
+    def __len__(self) -> int:
+        return self.num_clients
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Every client's indices."""
+        return (self.of_client(client) for client in range(len(self)))
+
+    def count(self, targets: Tensor, classes: int) -> Counts:
+        """[K, classes] examples of each class with each client; of several labels each counts; else one column for all.
+
+        Here and not beside its picture: every run counts, and matplotlib takes half a second to import.
+        """
+        owner = np.repeat(np.arange(self.num_clients), self.num_examples.numpy())
+        held = targets[self.order].numpy()
+        table = np.zeros((self.num_clients, max(classes, 1)), dtype=np.int64)
+        if not classes or (held.ndim == 2 and held.shape[1] != classes):  # regression; a token for each position
+            return self.num_examples.numpy()[:, None]
+        if held.ndim == 2:
+            np.add.at(table, owner, held)
+        else:
+            np.add.at(table, (owner, held), 1)
+        return table
+
+    def pooled(self) -> "Shards":
+        """All examples in the hands of one client."""
+        return Shards(self.order, torch.tensor([0, len(self.order)]))
+
+    def digest(self) -> str:
+        """A hash of the whole split, for the run's record."""
+        digest = blake2b(self.order.numpy().tobytes(), digest_size=8)
+        digest.update(self.offsets.numpy().tobytes())
+        return digest.hexdigest()
+
+
+class Split(Contract, extends=True):
+    repeats: ClassVar[bool] = False  # True: an example may be given out more than once
+    minimum: int = 1  # smallest client
+
+    @abstractmethod
+    def deal(self, examples: Examples, generator: torch.Generator) -> list[Tensor] | Shards:
+        """Each client's indices into the training examples; Shards where there may be too many clients for a list.
+
+        The generator belongs to the split's own seed, apart from the model's and the sampling's. A client in the list
+        with fewer than `minimum` examples is refused; Shards are taken as they are.
+        """
+
+    def count(self) -> int | None:
+        """How many clients there will be, where that is known before the data is read."""
+        return None

@@ -1,0 +1,70 @@
+"""The runs of a sweep: every point as a configuration with a folder named by it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from fedddp.core.files import write_text
+from fedddp.core.registry import SECTIONS
+from fedddp.jobs import rendezvous
+from fedddp.jobs.grid import Point
+from fedddp.runs import config as configuration
+from fedddp.runs.config import Config
+from fedddp.runs.schema import flatten
+
+
+@dataclass(frozen=True)
+class Planned:
+    words: tuple[str, ...]
+    config: Config
+    folder: Path
+
+    def prepare(self) -> None:
+        """Freeze the configuration in the folder: what is edited while the job waits in a queue does not count."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / rendezvous.NAME).write_text("")
+        path = self.folder / "config.yaml"
+        if not path.exists():
+            self.config.kept.copy(self.folder)
+            write_text(path, OmegaConf.to_yaml(OmegaConf.create(self.config.values)))
+
+
+def plan(experiment: str | None, points: Sequence[Point], out: Path) -> list[Planned]:
+    """One run per configuration: points that differ in nothing that matters are one.
+
+    In a grid over methods, a key that only some of them have is left out for the others; a key that no point has is
+    an error.
+    """
+    runs: dict[str, Planned] = {}
+    taken: set[str] = set()
+    refused: dict[str, list[str]] = {}  # key -> words that show the mistake
+    for point in points:
+        words, config = fit(experiment, point)
+        taken |= {_key(word) for word in words}
+        refused |= {_key(word): [*filter(_is_name, point), word] for word in point if word not in words}
+        runs.setdefault(config.hash, Planned(tuple(words), config, out / config.folder_name))
+    for key in refused.keys() - taken:
+        configuration.load(experiment, refused[key])  # raises, naming the key and the closest that exists
+    return list(runs.values())
+
+
+def fit(experiment: str | None, point: Point) -> tuple[Point, Config]:
+    """The words of a point that its method, solver, model, data and split have, and their configuration."""
+    try:
+        return point, configuration.load(experiment, point)
+    except ValueError:
+        known = configuration.load(experiment, list(filter(_is_name, point))).values
+    sections = [key for key, _ in flatten(known)]
+    kept = [w for w in point if _is_name(w) or any(f"{_key(w)}.".startswith(f"{known}.") for known in sections)]
+    return kept, configuration.load(experiment, kept)
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0]
+
+
+def _is_name(word: str) -> bool:
+    """method=NAME or method.name=NAME, likewise the other sections that are named."""
+    return _key(word).removesuffix(".name") in SECTIONS

@@ -1,0 +1,74 @@
+"""What is computed from runs: the mean of the last three rounds, rounds to a target, mean and deviation over seeds."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedddp.reports.runs import Array, Record
+
+LAST = 3  # rounds that a reported number is the mean of, as in the published tables
+# how the names of such metrics end, those of the least and greatest member (NAME_min, NAME_max) aside
+LESS_IS_BETTER = ("nll", "ece", "brier", "rmse", "loss", "perplexity", "residual", "missing", "objective")
+
+
+@dataclass(frozen=True)
+class Number:
+    """Mean and sample deviation over the runs of a row that have a value."""
+
+    mean: float
+    std: float | None  # of one run there is none
+    count: int  # runs that have a value
+    runs: int  # of the row
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Number | None":
+        """None if no run has a value."""
+        every = np.array(list(values), dtype=np.float64)
+        there = every[np.isfinite(every)]
+        if len(there) == 0:
+            return None
+        return cls(float(there.mean()), float(there.std(ddof=1)) if len(there) > 1 else None, len(there), len(every))
+
+
+def last_three(run: Record, metric: str, at: int | None = None) -> float:
+    """The mean of the last three evaluated rounds, up to round `at`; NaN if the run has not come so far."""
+    rounds, values = run.series(metric)
+    if at is not None:
+        if not len(run.values) or run.column("round")[-1] < at:
+            return float("nan")
+        values = values[rounds <= at]
+    return float(values[-LAST:].mean()) if len(values) else float("nan")
+
+
+def rounds_to(run: Record, target: float, metric: str = "accuracy") -> float:
+    """The first round whose metric is as good as the target; NaN if none is."""
+    rounds, values = run.series(metric)
+    good = values >= target if more_is_better(metric) else values <= target
+    return float(rounds[good][0]) if good.any() else float("nan")
+
+
+def total(run: Record, name: str) -> float:
+    """The sum over all rounds; NaN if no round has it."""
+    _, values = run.series(name)
+    return float(values.sum()) if len(values) else float("nan")
+
+
+def sent(run: Record, way: str) -> float:
+    """Bytes that all clients sent up or were sent down; NaN if it was not counted."""
+    values = run.column("active") * run.column(f"bytes_{way}")
+    return float(values.sum()) if len(values) else float("nan")
+
+
+def more_is_better(metric: str) -> bool:
+    return not metric.removesuffix("_min").removesuffix("_max").endswith(LESS_IS_BETTER)
+
+
+def curve(runs: list[Record], metric: str) -> tuple[Array, Array, Array]:
+    """Rounds that all runs have, and over the runs the mean and the deviation (0 for one run); NaN if not finite."""
+    series = [dict(zip(*run.series(metric), strict=True)) for run in runs]
+    rounds = np.array(sorted(set.intersection(*(set(s) for s in series)))) if series else np.zeros(0)
+    values = np.array([[s[r] for r in rounds] for s in series]).reshape(len(series), len(rounds))
+    values[~np.isfinite(values)] = np.nan
+    spread = values.std(0, ddof=1) if len(runs) > 1 else np.zeros(len(rounds))
+    return rounds, values.mean(0) if len(runs) else rounds, spread

@@ -1,0 +1,157 @@
+"""The runs below a folder. An index beside them keeps what was read, so that only what has changed is read again."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedddp.core.registry import SECTIONS, gone
+
+Array = NDArray[np.float64]
+
+INDEX = ".report.safetensors"
+VERSION = "2"  # of the index's layout
+FILES = ("config.yaml", "metrics.jsonl", "summary.json", "pictures.json")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run: its settings, a column of numbers per metric, and what it left when it was done."""
+
+    folder: Path
+    config: dict[str, Any]  # by dotted key, only what can change a result
+    columns: list[str]
+    values: Array  # [rounds, columns]; NaN where a round has no such number, infinity where it was not finite
+    named: dict[str, str] = field(default_factory=dict)  # what its method, solver, ... were, in full
+    summary: dict[str, Any] = field(default_factory=dict)  # empty until the run is done
+    published: dict[str, Any] = field(default_factory=dict)
+    pictures: dict[str, Any] = field(default_factory=dict)
+
+    def missing(self) -> list[str]:
+        """The classes that made the run and are not there any more; a run reports without them."""
+        return [f"{section}={name}" for section, name in self.named.items() if name and gone(section, name)]
+
+    def column(self, name: str) -> Array:
+        """A number for each recorded round; all NaN if the run never had it."""
+        if name not in self.columns:
+            return np.full(len(self.values), np.nan)
+        return self.values[:, self.columns.index(name)]
+
+    def series(self, name: str) -> tuple[Array, Array]:
+        """The rounds that have this number, and the numbers."""
+        values = self.column(name)
+        there = ~np.isnan(values)
+        return self.column("round")[there], values[there]
+
+
+def read(folders: Sequence[Path | str]) -> list[Record]:
+    """Every run below the folders, once, in the order of their paths."""
+    found = {run.folder.resolve(): run for folder in folders for run in _below(Path(folder))}
+    if not found:
+        raise ValueError(f"{', '.join(map(str, folders))}: no run below (a folder with config.yaml and metrics.jsonl)")
+    return list(found.values())
+
+
+def _below(folder: Path) -> Iterator[Record]:
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder")
+    known = _load_index(folder)
+    entries, changed = {}, False
+    for path in sorted(_run_folders(folder)):
+        name, stamp = str(path.relative_to(folder)), _stamp(path)
+        entry = known.get(name)
+        if entry is None or entry[0]["stamp"] != stamp:
+            entry, changed = _parse(path, stamp), True
+        entries[name] = entry
+    if changed or len(entries) < len(known):
+        _save_index(folder, entries)
+    for name, (about, values) in entries.items():
+        yield Record(folder / name, values=values, **{key: value for key, value in about.items() if key != "stamp"})
+
+
+def _run_folders(folder: Path) -> Iterator[Path]:
+    for path, inner, files in os.walk(folder):
+        if "config.yaml" in files and "metrics.jsonl" in files:
+            inner.clear()  # checkpoints hold no runs
+            yield Path(path)
+
+
+def _stamp(path: Path) -> list[list[int]]:
+    """Size and time of each file: another stamp means that something was written."""
+    files = [path / name for name in FILES]
+    return [[(s := file.stat()).st_size, s.st_mtime_ns] if file.exists() else [] for file in files]
+
+
+Entry = tuple[dict[str, Any], Array]  # a run as the index keeps it: what is not an array, and the array
+
+
+def _parse(path: Path, stamp: list[list[int]]) -> Entry:
+    from omegaconf import OmegaConf  # torch comes with these: two seconds, only when something must be read
+
+    from fedddp.runs.records import read_metrics
+    from fedddp.runs.schema import relevant
+
+    config = OmegaConf.to_container(OmegaConf.load(path / "config.yaml"))
+    if not isinstance(config, dict):
+        raise ValueError(f"{path / 'config.yaml'}: not the configuration of a run")
+    plain = {str(key): value for key, value in config.items()}
+    columns, values = _table(read_metrics(path / "metrics.jsonl"))
+    about = {
+        "stamp": stamp,
+        "config": relevant(plain),
+        "named": {section: str((plain.get(section) or {}).get("name", "")) for section in SECTIONS},
+        "columns": columns,
+        "summary": _json(path / "summary.json"),
+        "published": plain.get("published") or {},
+        "pictures": _json(path / "pictures.json"),
+    }
+    return json.loads(json.dumps(about)), values  # as it will come back from the index: round numbers become text
+
+
+def _table(records: list[dict[str, Any]]) -> tuple[list[str], Array]:
+    """The numbers of all rounds as columns; what is no number stays in the file."""
+    columns = list(dict.fromkeys(name for r in records for name, v in r.items() if isinstance(v, int | float)))
+    rows = [[_number(record.get(column)) for column in columns] for record in records]
+    return columns, np.array(rows, dtype=np.float64).reshape(len(records), len(columns))
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, int | float):
+        return np.nan
+    return value if np.isfinite(value) else np.inf
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def _load_index(folder: Path) -> dict[str, Entry]:
+    """What an earlier report kept; nothing if there is none, or if it cannot be read."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(folder / INDEX, framework="numpy") as file:
+            about = file.metadata()
+            if about.pop("version", None) != VERSION:
+                return {}
+            return {name: (json.loads(text), file.get_tensor(name)) for name, text in about.items()}
+    except (OSError, SafetensorError):
+        return {}
+
+
+def _save_index(folder: Path, entries: dict[str, Entry]) -> None:
+    """Written aside and renamed; a folder that we may not write to is simply read again the next time."""
+    from safetensors.numpy import save_file
+
+    aside = folder / f"{INDEX}.{os.getpid()}"
+    about = {name: json.dumps(entry[0]) for name, entry in entries.items()}
+    try:
+        save_file({name: entry[1] for name, entry in entries.items()}, aside, {"version": VERSION, **about})
+        aside.replace(folder / INDEX)
+    except OSError:
+        aside.unlink(missing_ok=True)

@@ -1,0 +1,149 @@
+"""From a configuration to the things a run is made of: task, plan, federation."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fedddp.clients.autocast import Autocast
+from fedddp.clients.graphs import Graphed, cuda_recorder
+from fedddp.clients.oracle import Oracle
+from fedddp.core.data import Dataset
+from fedddp.core.objective import choose
+from fedddp.core.params import Layout, refuse_batch_norm
+from fedddp.core.rng import Streams, stream
+from fedddp.core.shards import Shards
+from fedddp.core.task import Task
+from fedddp.exchange.group import Exchange
+from fedddp.rounds.compression import compressed
+from fedddp.rounds.cost import Cost
+from fedddp.rounds.federate import Federation
+from fedddp.rounds.fit_cache import Cached
+from fedddp.rounds.iterative import Descent
+from fedddp.rounds.plan import Plan, default_width
+from fedddp.rounds.solver import PointSolver, Solver
+from fedddp.rounds.store import ClientStore
+from fedddp.runs.config import Config
+from fedddp.runs.schema import DTYPES
+
+WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+
+
+def make_task(config: Config, device: torch.device) -> Task:
+    """Data, split and model as every rank knows them."""
+    dtype = DTYPES[config.federation.dtype]
+    data = config.data.load()
+    shards = Shards.deal(config.split, data.train, config.seed_of("split"))
+    if config.method.pools:
+        shards = shards.pooled()
+    objective = choose(config["model.loss"], data)
+    module, initial = make_module(config, data, objective.outputs(data), dtype)
+    streams = Streams(config.seed_of("federation"), config.federation.streams)
+    return Task(
+        module=module.to(device),
+        layout=Layout.of(module),
+        objective=objective,
+        data=data.to(device),
+        shards=shards,
+        streams=streams,
+        rounds=config.federation.rounds,
+        initial=initial.to(device),
+        dtype=dtype,
+        device=device,
+    )
+
+
+def make_module(config: Config, data: Dataset, outputs: int, dtype: torch.dtype) -> tuple[nn.Module, Tensor]:
+    """The skeleton and its initial parameters, which depend on the model's seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        generator = stream(config.seed_of("model"), "model")
+        torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
+        module = config.model.build(data.input_shape, outputs)
+    refuse_batch_norm(module)
+    module = module.to(dtype)
+    layout = Layout.of(module)
+    if layout.numel == 0:
+        raise ValueError("model: has no parameters to train")
+    return module, layout.flatten(dict(module.named_parameters()))
+
+
+def make_federation(config: Config, task: Task, exchange: Exchange, measured: Sequence[float] = ()) -> Federation:
+    """`measured`: the constants of cost that an earlier part of the run found; homes are balanced by them."""
+    plan = make_plan(config, task, exchange.world_size, measured)
+    ids = plan.at_home(exchange.rank)
+    method = compressed(config.method, config.exchange, config.title("method"))
+    return Federation(
+        task=task,
+        method=method,
+        local=make_local(config),
+        exchange=exchange,
+        plan=plan,
+        store=ClientStore.make(ids, lambda n: method.init_clients(n, task, config.local), config.federation.rows),
+        oracle=make_oracle(config, task),
+        seed=config.seed_of("federation"),
+        participation=config.federation.participation,
+        skip_bad=config.federation.on_bad_client == "skip",
+        waits=config.federation.rows,
+    )
+
+
+def make_local(config: Config) -> Solver:
+    """The solver; one that shares its first fits, if asked to."""
+    folder = config.federation.fits
+    local = config.local
+    shares = folder and config.method.needs is PointSolver
+    return Cached(local, Path(folder)) if shares and isinstance(local, Descent) else local
+
+
+def make_oracle(config: Config, task: Task) -> Oracle:
+    """How gradients are made: in bfloat16 if asked to, and as CUDA graphs."""
+    settings = config.federation
+    kind = Autocast if settings.autocast == "bf16" else Oracle
+    oracle = kind(task.module, task.layout, task.objective, settings.vectorise)
+    if not settings.graphs:
+        return oracle
+    if task.device.type != "cuda":
+        raise ValueError("federation.graphs=true: needs a GPU; leave it false here")
+    return Graphed(oracle, cuda_recorder())
+
+
+def make_plan(config: Config, task: Task, ranks: int, measured: Sequence[float] = ()) -> Plan:
+    width, cost = cohort_width(config, task), Cost.of(config.local, task.layout.numel, measured)
+    return Plan.make(task.num_examples, width, config.federation.participation, ranks, cost)
+
+
+def cohort_width(config: Config, task: Task) -> int:
+    """As configured; as measured, for auto; or by the rule."""
+    width = config.federation.measured_width or config.federation.cohort_width
+    if isinstance(width, int) and width > 0:
+        return width
+    assert width != "auto", "a run measures before it plans"
+    convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in task.module.modules())
+    return default_width(task.layout.numel, convolutional, _active(config, task))
+
+
+def measure_width(config: Config, task: Task) -> int:
+    """The cohort width with the quickest gradient per client, on this machine and now."""
+    oracle = make_oracle(config, task)
+    size = min(config.local.passes()[1], len(task.data.train))
+    costs = {}
+    for width in (w for w in WIDTHS if w == 1 or w <= _active(config, task) // 2):
+        theta = task.initial.repeat(width, 1)
+        examples = task.data.train.take(torch.arange(size).repeat(width))
+        inputs = task.data.prepare(examples.inputs, task.dtype)
+        stacked = [t.view(width, size, *t.shape[1:]) for t in (inputs, examples.targets)]
+        costs[width] = min(_seconds(oracle, theta, *stacked) for _ in range(4)) / width
+    return min(costs, key=lambda width: costs[width])
+
+
+def _active(config: Config, task: Task) -> int:
+    return max(1, round(config.federation.participation * task.num_clients))
+
+
+def _seconds(oracle: Oracle, theta: Tensor, inputs: Tensor, targets: Tensor) -> float:
+    start = time.perf_counter()
+    grad, _ = oracle(theta, inputs, targets)
+    theta.sub_(grad, alpha=1e-6)
+    return time.perf_counter() - start

@@ -1,0 +1,158 @@
+"""Pictures for TensorBoard and the report's page: learning curves and reliability (the split has its own file).
+
+matplotlib's figures without its global state; it takes most of a second to import, so this module is imported
+only where something is drawn.
+"""
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from fedddp.runs import split_picture
+
+Array = NDArray[np.float64]
+Bins = Mapping[str, Sequence[float]]  # count, and the sums of confidence and of right answers, in each bin
+
+COLOURS = ("#3b6fb6", "#d9822b", "#3f9b5b", "#c44e52", "#8064a2", "#8c6d4f", "#d978b0", "#6f7680", "#a8a43b", "#35a7b5")
+DASHES = ("-", "--", ":", "-.")
+STYLE: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#8a94a0",
+    "axes.labelcolor": "#46505c",
+    "axes.titlesize": 9,
+    "axes.titlecolor": "#222a33",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e8ebee",
+    "xtick.color": "#46505c",
+    "ytick.color": "#46505c",
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "svg.fonttype": "none",  # text stays text: small, and in the page's own font
+    "svg.hashsalt": "fedddp",  # the same picture, the same bytes
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line over rounds with a band of one deviation; `place` gives it colour and dash wherever it appears."""
+
+    place: int
+    rounds: Array
+    mean: Array
+    spread: Array
+
+
+def colour(place: int) -> str:
+    return COLOURS[place % len(COLOURS)]
+
+
+def dash(place: int) -> str:
+    return DASHES[place // len(COLOURS) % len(DASHES)]
+
+
+def _styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
+    @wraps(draw)
+    def drawn(*args: Any) -> Figure:
+        with matplotlib.rc_context(STYLE):
+            return draw(*args)
+
+    return drawn
+
+
+@_styled
+def draw_curves(metric: str, curves: Sequence[Curve]) -> Figure:
+    """All rows' curves of one metric; each line's id in the SVG is row-PLACE."""
+    figure = Figure(figsize=(4.2, 2.8), layout="constrained")
+    axes = figure.subplots()
+    for curve in curves:
+        look: dict[str, Any] = {
+            "color": colour(curve.place),
+            "linestyle": dash(curve.place),
+            "marker": "o" * (len(curve.rounds) < 2),
+        }
+        axes.plot(curve.rounds, curve.mean, lw=1.6, gid=f"row-{curve.place}", **look)
+        band = axes.fill_between(curve.rounds, curve.mean - curve.spread, curve.mean + curve.spread)
+        band.set(facecolor=colour(curve.place), alpha=0.15, linewidth=0, gid=f"row-{curve.place}-band")
+    axes.set(xlabel="round", title=metric, ylim=_limits(curves))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    return figure
+
+
+@_styled
+def draw_reliability(panels: Mapping[str, Bins]) -> Figure:
+    """A panel each: how often the model is right (up) when it is so sure (across); on the line it is calibrated.
+
+    A dot's area is the share of the examples in its bin.
+    """
+    across = min(len(panels), 4)
+    down = -(-len(panels) // across)
+    figure = Figure(figsize=(2.35 * across, 2.35 * down), layout="constrained")
+    grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    for axes, (name, bins) in zip(grid.flat, panels.items(), strict=False):
+        _draw_bins(axes, bins)
+        axes.set(title=name, xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    figure.supxlabel("confidence", size=9, color=STYLE["axes.labelcolor"])
+    figure.supylabel("accuracy", size=9, color=STYLE["axes.labelcolor"])
+    return figure
+
+
+def draw_split(split: Mapping[str, Any], title: str) -> Figure:
+    """Sizes and classes of the clients, from what a run's pictures.json holds."""
+    return split_picture.draw(np.array(split["counts"]), np.array(split["sizes"]), title, split["names"])
+
+
+def draw_all(numbers: Mapping[str, Any], title: str) -> Iterator[tuple[str, Figure]]:
+    """What a run's pictures.json has the numbers of: the split, and reliability of one or several kinds."""
+    for name, value in numbers.items():
+        yield name, draw_split(value, title) if name == "split" else draw_reliability({title: value})
+
+
+def png(figure: Figure) -> bytes:
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=150)
+    return out.getvalue()
+
+
+def svg(figure: Figure) -> str:
+    """As an element to put into a page."""
+    out = io.StringIO()
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    text = out.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _draw_bins(axes: Any, bins: Bins) -> None:
+    count, confidence, right = (np.array(bins[name], dtype=float) for name in ("count", "confidence", "right"))
+    there = count > 0
+    accuracy, sure, share = right[there] / count[there], confidence[there] / count[there], count[there] / count.sum()
+    axes.plot([0, 1], [0, 1], color="#8a94a0", lw=0.8, ls="--")
+    axes.vlines(sure, accuracy, sure, color="#c44e52", lw=1)
+    axes.scatter(sure, accuracy, 6 + 220 * share, color=COLOURS[0], alpha=0.85, linewidth=0, clip_on=False, zorder=3)
+    ece = np.abs(confidence - right).sum() / count.sum()
+    axes.text(0.04, 0.93, f"ECE {ece:.3f}", transform=axes.transAxes, va="top", fontsize=8, color="#46505c")
+
+
+def _limits(curves: Sequence[Curve]) -> tuple[float, float]:
+    """What nearly all points need: a wild first round must not flatten the rest."""
+    values = np.concatenate([curve.mean for curve in curves])
+    ends = np.concatenate([curve.mean[-1:] for curve in curves])
+    values, ends = values[np.isfinite(values)], ends[np.isfinite(ends)]
+    low, high = np.quantile(values, [0.02, 0.98]) if len(values) else (0.0, 1.0)
+    low, high = np.min([low, *ends]), np.max([high, *ends])
+    room = 0.06 * (high - low) or 0.05
+    return low - room, high + room

@@ -1,0 +1,137 @@
+"""Predictions of a finished run for new inputs, with what it is unsure of; needs the run's folder, not its data."""
+
+import copy
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from fedddp.core.data import Dataset, Examples
+from fedddp.core.gaussian import FAMILIES
+from fedddp.core.model import Model
+from fedddp.core.objective import OBJECTIVES, SquaredError
+from fedddp.core.params import Layout
+from fedddp.core.rng import Streams
+from fedddp.core.shards import Shards
+from fedddp.core.task import Task
+from fedddp.rounds.checkpoint import load_tensors
+from fedddp.runs.config import read
+from fedddp.runs.evaluate import Models
+from fedddp.runs.own import find
+from fedddp.runs.posterior import Samples, entropy
+from fedddp.runs.schema import DTYPES, EXTRA, typed
+
+CHUNK = 1000
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model as its run left it."""
+
+    task: Task  # without examples
+    point: Tensor  # [M, P]: one, or the members of an ensemble
+    lam: Tensor | None  # the posterior, where there is one
+    rounds: int
+
+    def models(self, samples: int) -> Models:
+        """Posterior samples, the same as in the run's last evaluation; or the point or ensemble that there is."""
+        if self.lam is None or not samples:
+            return self.point
+        return Samples(self.lam, samples, self.task.streams.seed, self.rounds)
+
+
+def load(folder: Path, trust: bool = False, module: nn.Module | None = None) -> Trained:
+    """A finished run's model from its config.yaml and posterior.safetensors.
+
+    `trust`: import a model's class from where the folder says, if it is not built in. Or hand in a `module` like it.
+    """
+    path = folder / "posterior.safetensors"
+    if not path.is_file():
+        raise ValueError(f"{folder}: no finished run here (posterior.safetensors is missing)")
+    values = read(folder / "config.yaml")
+    with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+        about = json.loads(file.metadata()["fedddp"])
+    named = load_tensors(path)
+    dtype = DTYPES[values["federation"]["dtype"]]
+    if module is None:
+        module = _build(values["model"], folder, trust, tuple(about["input_shape"]), about["outputs"])
+    module = copy.deepcopy(module).to(dtype)
+    layout = Layout.of(module)
+    kind = "member" if f"member.{layout.names[0]}" in named else "mean"
+    rows = [named[f"{kind}.{name}"].reshape(-1, size) for name, size in zip(layout.names, layout.sizes, strict=True)]
+    point = torch.cat(rows, dim=1)
+    task = Task(
+        module=module,
+        layout=layout,
+        objective=OBJECTIVES[about["objective"]](),
+        data=_data(about, named),
+        shards=Shards(torch.zeros(0, dtype=torch.long), torch.zeros(1, dtype=torch.long)),
+        streams=Streams(about["seed"]),
+        rounds=about["rounds"],
+        initial=point[0],
+        dtype=dtype,
+    )
+    return Trained(task, point, _posterior(about["covariance"], layout, named, point[0]), about["rounds"])
+
+
+def _build(given: dict[str, Any], folder: Path, trust: bool, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """The model that the run's record names."""
+    own = {key: value for key, value in given.items() if key not in ("name", "source", *EXTRA["model"])}
+    if "source" in given and not trust:
+        raise ValueError(
+            f"{folder}: its model is {given['name']}, which is code from outside fedddp; if you trust that file "
+            "and the copy in the run's folder, say so: --trust, or fedddp.load(folder, trust=True)"
+        )
+    kind, _ = find("model", given["name"], given.get("source", ""), folder)
+    model: Model
+    model, _ = typed("model", kind, own)
+    return model.build(shape, outputs)
+
+
+def predict(trained: Trained, inputs: Tensor, samples: int = 32) -> dict[str, Tensor]:
+    """For each input: the averaged prediction, and how uncertain it is.
+
+    Classes: probabilities, their entropy, and mutual_information, the part of the entropy that is disagreement between
+    samples. Numbers: the prediction and the deviation of the samples' predictions.
+    """
+    _check(trained.task, inputs)
+    parts = [_predict(trained, chunk, samples) for chunk in inputs.split(CHUNK)]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _predict(trained: Trained, inputs: Tensor, samples: int) -> dict[str, Tensor]:
+    task, models = trained.task, trained.models(samples)
+    with torch.no_grad():
+        each = [task.objective.probabilities(task.outputs(theta, inputs)) for theta in models]
+    mean = torch.stack(each).mean(0)
+    if isinstance(task.objective, SquaredError):
+        return {"prediction": mean, "deviation": torch.stack(each).std(0, correction=0)}
+    information = entropy(mean) - torch.stack([entropy(one) for one in each]).mean(0)
+    return {"probabilities": mean, "entropy": entropy(mean), "mutual_information": information.clamp_min(0)}
+
+
+def _check(task: Task, inputs: Tensor) -> None:
+    wanted = task.data.input_shape
+    if not task.data.bag and tuple(inputs.shape[1:]) != wanted:
+        raise ValueError(f"inputs are {list(inputs.shape)}, the model takes [N, {', '.join(map(str, wanted))}]")
+
+
+def _data(about: dict[str, Any], named: dict[str, Tensor]) -> Dataset:
+    """No examples, but what turns stored inputs into the model's."""
+    nothing = Examples(torch.zeros(0, *about["input_shape"]), torch.zeros(0, dtype=torch.long))
+    scale, shift = (named[f"input.{name}"] for name in ("scale", "shift"))
+    return Dataset(nothing, nothing, about["classes"], scale, shift, tokens=about["tokens"], bag=about["bag"])
+
+
+def _posterior(covariance: str, layout: Layout, named: dict[str, Tensor], mean: Tensor) -> Tensor | None:
+    if covariance == "none":
+        return None
+    family = FAMILIES[covariance]
+    if covariance == "full":
+        return family.natural(mean, named["precision"])
+    precision = layout.flatten({name: named[f"precision.{name}"] for name in layout.names})
+    return family.natural(mean, precision[:1] if covariance == "isotropic" else precision)
