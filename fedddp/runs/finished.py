@@ -1,0 +1,126 @@
+"""A run to look at from Python: its metrics, its model, its posterior, its predictions."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedddp.core.gaussian import Family, family_of
+from fedddp.core.params import Layout
+from fedddp.core.rng import stream
+from fedddp.runs import predict as prediction
+from fedddp.runs.config import read
+from fedddp.runs.records import read_metrics
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """A Gaussian over the parameters."""
+
+    lam: Tensor  # natural parameters
+    layout: Layout
+
+    @property
+    def family(self) -> Family:
+        return family_of(self.lam)
+
+    @property
+    def mean(self) -> Tensor:
+        """[P]"""
+        return self.family.mean(self.lam)
+
+    @property
+    def precision(self) -> Tensor:
+        """[P], [P, P] for a full covariance, or [1] where all parameters share one."""
+        return self.family.precision(self.lam)
+
+    def sample(self, count: int, seed: int = 0) -> Tensor:
+        """[count, P] the same for the same seed."""
+        size = self.layout.numel
+        noise = torch.randn(count, size, generator=stream(seed, "samples"), dtype=self.lam.dtype)
+        return torch.stack([self.family.sample(self.lam, row) for row in noise])
+
+    def named(self, vector: Tensor) -> dict[str, Tensor]:
+        """A vector [..., P] by the names and in the shapes of the module's parameters."""
+        return self.layout.views(vector)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run in its folder, finished or not."""
+
+    folder: Path
+    trust: bool = False  # import a model that is not built in, from where the folder says
+    module: nn.Module | None = None  # one like the run's, where it was given as an object
+
+    def __repr__(self) -> str:
+        shown = {k: round(v, 4) for k, v in self.summary.items() if k in ("accuracy", "nll", "rmse")}
+        what = self.summary.get("method", "not finished")
+        return f"Run({str(self.folder)!r}: {what}{''.join(f', {k} {v}' for k, v in shown.items())})"
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Every setting, by section."""
+        return read(self.folder / "config.yaml")
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "summary.json").is_file()
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """What the run ended with; empty if it has not."""
+        found: dict[str, Any] = json.loads((self.folder / "summary.json").read_text()) if self.finished else {}
+        return found
+
+    @property
+    def metrics(self) -> "pandas.DataFrame":
+        """A row for each round."""
+        import pandas
+
+        frame = pandas.DataFrame(read_metrics(self.folder / "metrics.jsonl"))
+        return frame.set_index("round", drop=False) if len(frame) else frame
+
+    @property
+    def clients(self) -> "pandas.DataFrame":
+        """A row for each client: its name, its number of examples and, where there are classes, of each class."""
+        import pandas
+
+        told = json.loads((self.folder / "clients.json").read_text())
+        frame = pandas.DataFrame({"client": told["names"], "examples": told["examples"]})
+        counts = np.array(told["counts"])
+        for number, label in enumerate(told["labels"]):
+            frame[label] = counts[:, number]
+        return frame
+
+    @cached_property
+    def trained(self) -> prediction.Trained:
+        return prediction.load(self.folder, self.trust, self.module)
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The trained module, at the posterior's mean where there is one, or the first of an ensemble."""
+        task, point = self.trained.task, self.trained.point[0]
+        task.module.load_state_dict(task.layout.views(point), strict=False)
+        return task.module.eval()
+
+    @cached_property
+    def posterior(self) -> Posterior | None:
+        """Of a method that has one."""
+        trained = self.trained
+        return None if trained.lam is None else Posterior(trained.lam, trained.task.layout)
+
+    def predict(self, inputs: Any, samples: int = 32) -> dict[str, Tensor]:
+        """For inputs as the run's data stores them: probabilities, their entropy, and mutual_information.
+
+        Averaged over samples of the posterior, the members of the ensemble, or the one model that there is.
+        """
+        return prediction.predict(self.trained, torch.as_tensor(inputs), samples)
