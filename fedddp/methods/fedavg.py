@@ -12,7 +12,7 @@ from fedddp.clients.cohort import Cohort
 from fedddp.core.check import check
 from fedddp.core.task import Task
 from fedddp.exchange.messages import Mean, Message, Totals
-from fedddp.methods._noise import perturb
+from fedddp.methods._channel import perturb
 from fedddp.rounds import method
 from fedddp.rounds.method import Clients, Server
 from fedddp.rounds.solver import PointSolver

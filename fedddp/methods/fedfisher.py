@@ -19,7 +19,7 @@ from fedddp.core.check import check
 from fedddp.core.task import Task
 from fedddp.exchange.messages import Mean, Message, Sum, Totals
 from fedddp.local import adam
-from fedddp.methods._compress import compress_factors, factor_numbers, quantise_layers
+from fedddp.methods._channel import compress_factors, factor_numbers, quantise_layers
 from fedddp.methods._descent import Descent, advance, begin
 from fedddp.methods._structures import STRUCTURES
 from fedddp.rounds import method

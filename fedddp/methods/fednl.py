@@ -19,8 +19,8 @@ from fedddp.clients.curvature import exact_hessian, ggn_full
 from fedddp.core.check import check
 from fedddp.core.task import Task
 from fedddp.exchange.messages import Mean, Message, Totals
+from fedddp.methods._channel import perturb
 from fedddp.methods._hessian_compressors import Compressor
-from fedddp.methods._noise import perturb
 from fedddp.rounds import method
 from fedddp.rounds.solver import Solver
 

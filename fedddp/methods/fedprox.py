@@ -10,7 +10,7 @@ from fedddp.core import gaussian
 from fedddp.core.check import check
 from fedddp.exchange.messages import Mean, Message
 from fedddp.methods import fedavg
-from fedddp.methods._noise import perturb
+from fedddp.methods._channel import perturb
 from fedddp.rounds.method import Clients, Server
 from fedddp.rounds.solver import PointSolver
 

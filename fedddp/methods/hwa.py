@@ -22,7 +22,7 @@ from fedddp.core.check import check
 from fedddp.core.params import Layout
 from fedddp.core.task import Task
 from fedddp.exchange.messages import Mean, Message, Sum, Totals
-from fedddp.methods._noise import perturb
+from fedddp.methods._channel import perturb
 from fedddp.rounds import method
 from fedddp.rounds.method import Clients
 from fedddp.rounds.solver import PointSolver

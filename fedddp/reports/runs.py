@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedddp.core.files import whole
 from fedddp.core.registry import SECTIONS, gone
 
 Array = NDArray[np.float64]
@@ -145,13 +147,10 @@ def _load_index(folder: Path) -> dict[str, Entry]:
 
 
 def _save_index(folder: Path, entries: dict[str, Entry]) -> None:
-    """Written aside and renamed; a folder that we may not write to is simply read again the next time."""
+    """A folder that we may not write to is simply read again the next time."""
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    aside = folder / f"{INDEX}.{os.getpid()}"
     about = {name: json.dumps(entry[0]) for name, entry in entries.items()}
-    try:
-        save_file({name: entry[1] for name, entry in entries.items()}, aside, {"version": VERSION, **about})
-        aside.replace(folder / INDEX)
-    except OSError:
-        aside.unlink(missing_ok=True)
+    with suppress(OSError, SafetensorError), whole(folder / INDEX) as temporary:
+        save_file({name: entry[1] for name, entry in entries.items()}, temporary, {"version": VERSION, **about})

@@ -5,7 +5,6 @@ same examples, in the same order. With federation.fits=FOLDER the first method l
 the others take them, bit for bit what they would have trained. A file's name is a hash of all that a fit depends on.
 """
 
-import os
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from fedddp.clients.cohort import Cohort, Tally
 from fedddp.core import gaussian
+from fedddp.core.files import whole
 from fedddp.core.gaussian import Family
 from fedddp.core.task import Task
 from fedddp.rounds.checkpoint import load_tensors, save_tensors
@@ -96,8 +96,6 @@ def _load(path: Path) -> dict[str, Tensor]:
 
 
 def _save(path: Path, named: dict[str, Tensor]) -> None:
-    """Written aside and renamed, so that a reader never sees a part; two writers would write the same."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(f".{os.getpid()}")
-    save_tensors(aside, named)
-    aside.rename(path)
+    with whole(path) as temporary:
+        save_tensors(temporary, named)

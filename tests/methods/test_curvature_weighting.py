@@ -8,7 +8,7 @@ from fedddp.clients.oracle import Oracle
 from fedddp.core.rng import stream
 from fedddp.local import exact, sgd
 from fedddp.methods import fedavg, fedcurv, fedprox, hwa
-from fedddp.methods._noise import perturb
+from fedddp.methods._channel import perturb
 from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
 from fedddp.runs.evaluate import add_up

@@ -9,7 +9,7 @@ from fedddp.clients.curvature import ggn_full
 from fedddp.clients.kron import kron
 from fedddp.clients.oracle import Oracle
 from fedddp.core.rng import stream
-from fedddp.methods._compress import compress_factors, factor_numbers, quantise
+from fedddp.methods._channel import compress_factors, factor_numbers, quantise
 from fedddp.methods._structures import STRUCTURES, last_layer_ggn
 from tests.methods import given
 

@@ -1,10 +1,21 @@
-"""Fewer bits for what a client would send: rounding to a grid, and the leading eigenpairs of a factor."""
+"""What may become of a client's message on its way: Gaussian noise, rounding to a grid, fewer eigenpairs.
+
+The noise is that of "Hessian-weighted aggregation (HWA)", section 5, Fig. 11.
+"""
 
 import torch
 from torch import Tensor
 
+from fedddp.clients.cohort import Cohort
 from fedddp.clients.kron import Block, Kron
 from fedddp.core.params import Layout
+
+
+def perturb(value: Tensor, deviation: float, cohort: Cohort, purpose: str) -> Tensor:
+    """value [C, ...] with noise of each client's own stream; `purpose` keeps the fields of a message independent."""
+    if not deviation:
+        return value
+    return value + deviation * cohort.noise(f"{purpose} perturbation").fill(torch.empty_like(value))
 
 
 def quantise(value: Tensor, bits: int) -> Tensor:
