@@ -9,6 +9,7 @@ import ctypes
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterable
@@ -36,7 +37,7 @@ def library() -> ctypes.CDLL | None:
         try:
             return ctypes.CDLL(str(_compiled(compiler, folder)))
         except (OSError, subprocess.CalledProcessError):
-            continue  # a full or read-only disk, a strange compiler: eager tensors do the same
+            continue  # a full or read-only disk, a strange compiler, another's files: eager tensors do the same
     return None
 
 
@@ -68,14 +69,24 @@ def _folders() -> list[Path]:
 def _compiled(compiler: str, folder: Path) -> Path:
     """Compile once for each source, compiler and kind of processor (a cluster's nodes may share the folder)."""
     made = folder / f"kernels-{_fingerprint(compiler)}.so"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _own(folder)
     if not made.exists():
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             fresh = Path(scratch) / made.name
             command = [compiler, *FLAGS, "-shared", "-fPIC", "-o", str(fresh), str(SOURCE), "-lm"]
             subprocess.run(command, check=True, capture_output=True)
+            fresh.chmod(0o700)  # whatever the umask says
             fresh.replace(made)  # whole or not at all, whichever rank is first
+    _own(made)
     return made
+
+
+def _own(path: Path) -> None:
+    """Refuse what somebody else made, or could change: a library is code, and /tmp is everybody's."""
+    about = path.lstat()
+    if about.st_uid != os.getuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or stat.S_ISLNK(about.st_mode):
+        raise PermissionError(f"{path}: belongs to another user, or others may write to it")
 
 
 def _fingerprint(compiler: str) -> str:

@@ -1,6 +1,7 @@
 """The loops in C and the tensor operations they stand for: the same bits; and the noise they make."""
 
 import math
+import os
 
 import pytest
 import torch
@@ -117,3 +118,23 @@ def test_without_a_compiler_there_are_none(setting, monkeypatch, tmp_path):
         monkeypatch.setenv(*word.split("="))
     monkeypatch.setattr("tempfile.tempdir", None)  # ask for the folder anew
     assert kernels.library.__wrapped__() is None
+
+
+@compiled
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("fault", ["folder of another", "folder others may write to", "file of another", "a link"])
+def test_only_ones_own_library_is_loaded(tmp_path, fault):
+    """In a shared temporary folder somebody else could have put a library of the same name."""
+    folder = tmp_path / "cache"
+    made = kernels._compiled("cc", folder)
+    if fault == "folder of another":
+        os.chown(folder, 12345, 12345)
+    elif fault == "folder others may write to":
+        folder.chmod(0o777)
+    elif fault == "file of another":
+        os.chown(made, 12345, 12345)
+    else:
+        made.rename(tmp_path / "elsewhere.so")
+        made.symlink_to(tmp_path / "elsewhere.so")
+    with pytest.raises(PermissionError, match="belongs to another user, or others may write to it"):
+        kernels._compiled("cc", folder)
