@@ -5,10 +5,11 @@ our own (slurm_task.py): submitit's handler would exit in the middle of a round,
 less than ten minutes for timed out.
 """
 
+import re
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,18 @@ from fedddp.jobs.ticket import Ticket
 
 # Until our task listens, a warning must wait, not kill the interpreter; an `env` too old for that can only ignore it.
 HOLD = 'trap "" USR2; env --block-signal=USR2 true 2>&- && set -- env --block-signal=USR2 "$@"; exec "$@"'
+OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 PYTHON = shlex.join(["sh", "-c", HOLD, "sh", sys.executable])
+
+
+def _refuse(values: Mapping[str, Any]) -> None:
+    """What would end a line of the script and begin one of its own; submitit quotes the rest."""
+    for key, value in values.items():
+        if not OPTION.fullmatch(key):
+            raise ValueError(f"profile.options: {key!r} is no option of sbatch; options are words such as constraint")
+        for text in map(str, value if isinstance(value, list) else [value]):
+            if not text.isprintable():
+                raise ValueError(f"{key}={text!r}: must be one line of printable characters to stand in a Slurm script")
 
 
 class Executor(submitit.SlurmExecutor):
@@ -79,6 +91,7 @@ class Cluster:
             "array_parallelism": self.parallel or sys.maxsize,
             "setup": [*profile.setup, *profile.exports()] or None,
         }
+        _refuse(given | profile.options | {"out": self.out})
         return {key: value for key, value in given.items() if value is not None} | {
             "stderr_to_stdout": True,
             "wckey": None,

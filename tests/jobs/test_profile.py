@@ -79,3 +79,27 @@ def test_the_script_is_the_recorded_one(tmp_path, monkeypatch):
     cluster = Cluster("fedddp-digits", mine, Size.of(mine, 2, None, None), tmp_path, parallel=2)
     text = cluster.script(plan("digits", points(["seed=0..2"]), tmp_path))
     assert text.replace(str(tmp_path), "OUT").replace(sys.executable, "PYTHON") == RECORDED.read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"partition": "gpu\nrm -rf /"}, r"partition='gpu\\nrm -rf /': must be one line"),
+        ({"options": {"comment": "a\nb"}}, r"comment='a\\nb'"),
+        ({"options": {"bad key\n": "1"}}, "is no option of sbatch"),
+        ({"options": {"wrap=x": "1"}}, "is no option of sbatch"),
+        ({"setup": ["module load cuda\nevil"]}, "setup="),
+        ({"gloo_interface": "lo\nevil"}, "setup="),
+    ],
+)
+def test_nothing_gets_a_line_of_its_own_into_the_script(tmp_path, changes, message):
+    cluster = Cluster("fedddp-digits", Profile(**changes), Size(1, 1, 0), tmp_path)
+    with pytest.raises(ValueError, match=message):
+        cluster.script(plan("digits", points([]), tmp_path))
+
+
+def test_values_are_quoted(tmp_path):
+    profile_ = Profile(gloo_interface="lo; evil", options={"comment": "it's; evil $(x)"})
+    text = Cluster("fedddp-digits", profile_, Size(1, 1, 0), tmp_path).script(plan("digits", points([]), tmp_path))
+    assert "export GLOO_SOCKET_IFNAME='lo; evil'" in text
+    assert "#SBATCH --comment='it'\"'\"'s; evil $(x)'" in text
