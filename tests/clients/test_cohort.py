@@ -8,6 +8,7 @@ import torch
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.oracle import Oracle
 from fedddp.core.params import refuse_batch_norm
+from fedddp.local import sgd
 from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
 from tests import toy
@@ -124,3 +125,52 @@ def test_clipping_bounds_every_clients_gradient():
 def test_batch_norm_is_refused():
     with pytest.raises(ValueError, match=r"layer '1' is a BatchNorm1d.*use GroupNorm"):
         refuse_batch_norm(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)))
+
+
+def test_the_loss_without_a_gradient():
+    task = toy.task()
+    together = cohort(task)
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(len(together), task.layout.numel, dtype=torch.float64, generator=generator)
+    for row, client in enumerate(together.ids):
+        hessian, shift = toy.gram(task, client)
+        index = task.shards.of_client(client)
+        constant = 0.5 * task.data.train.targets[index].square().sum()
+        expected = 0.5 * theta[row] @ hessian @ theta[row] - theta[row] @ shift + constant
+        torch.testing.assert_close(together.full_loss(theta)[row], expected, rtol=1e-12, atol=0)
+    total = torch.zeros(len(together), dtype=torch.float64)
+    for batch in together.batches(1, 7):  # short last batches too
+        rows = len(batch.inputs)
+        count = batch.targets.shape[1] if batch.weights is None else batch.weights.sum(1)
+        total[:rows] += together.loss(theta[:rows], batch) * count
+    torch.testing.assert_close(total, together.full_loss(theta), rtol=1e-12, atol=0)
+    assert not theta.requires_grad
+    assert together.seen().steps.sum() == 0, "it is not what clients train on"
+
+
+def test_members_have_streams_of_their_own_and_their_losses_count():
+    task = toy.task()
+    together = cohort(task)
+    rows = torch.tensor([0, 2])
+    solver = sgd.Solver(lr=0.01, epochs=2, batch_size=4)
+    start = task.initial
+    first, second = (together.part(rows, member) for member in (0, 1))
+    alone = cohort(task, ids=tuple(together.ids[row] for row in rows.tolist()))
+    fits = [solver.minimise(part, start, solver.memory(task, 2)).theta for part in (first, second, alone)]
+    assert torch.equal(fits[0], fits[2]), "member 0 is the client itself"
+    assert not torch.equal(fits[0], fits[1]), "another order"
+    seen = together.seen()
+    torch.testing.assert_close(seen.loss[rows], first.seen().loss + second.seen().loss)
+    assert torch.equal(seen.steps[rows], 2 * alone.seen().steps)
+    assert seen.steps.sum() == seen.steps[rows].sum()
+
+
+def test_a_turned_gradient_is_what_a_solver_sees():
+    task = toy.task()
+    plain, turned = cohort(task), cohort(task)
+    doubled = turned.steered(lambda theta, grad, batch: 2 * grad)
+    half, whole = (sgd.Solver(lr=lr, batch_size=5) for lr in (0.01, 0.02))
+    a = half.minimise(doubled, task.initial, half.memory(task, len(plain))).theta
+    b = whole.minimise(plain, task.initial, whole.memory(task, len(plain))).theta
+    torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
+    assert torch.equal(turned.seen().steps, plain.seen().steps)

@@ -5,6 +5,7 @@ import torch
 
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.oracle import Oracle
+from fedddp.core import gaussian
 from fedddp.core.rng import stream
 from fedddp.figures import fedpa_toy
 from fedddp.local import exact, iasg, sgd
@@ -183,3 +184,19 @@ def test_a_solver_that_does_not_sample_is_refused():
     assert not fedpa.Method(moments="exact").mismatch(sgd.Solver())
     with pytest.raises(ValueError, match=r"local=sgd: does not fit method=fedpa, .*choose local=iasg"):
         configuration.load(None, ["method=fedpa", "local=sgd"])
+
+
+def test_samples_of_a_tilted_distribution_gather_around_its_mode():
+    """A sampling solver takes a site: exp(-f_k - energy(site)), as expectation propagation needs it."""
+    problem = toy.task()
+    ids = tuple(sorted(range(toy.K), key=lambda k: (-toy.SIZES[k], k)))
+    cohort = Cohort(ids, 0, problem, Oracle(problem.module, problem.layout, problem.objective))
+    solver = iasg.Solver(lr=0.05, epochs=400, batch_size=1000, burn_in=300, steps_per_sample=10)
+    precision = torch.full((problem.layout.numel,), 30.0, dtype=torch.float64)
+    site = gaussian.diagonal.natural(torch.full_like(precision, 2.0), precision)
+    fit, samples = solver.sample(cohort, problem.initial, solver.memory(problem, len(ids)), site)
+    for row, client in enumerate(ids):
+        hessian, shift = toy.gram(problem, client)
+        mode = torch.linalg.solve(hessian + torch.diag(precision), shift + site[0])
+        torch.testing.assert_close(samples.theta[row, : samples.own[row]].mean(0), mode, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(fit.theta[row], mode, rtol=1e-6, atol=1e-6)
