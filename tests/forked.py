@@ -6,11 +6,14 @@ second instead of three.
 
 import os
 import tempfile
+import traceback
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 from fedddp.cli import main
 from fedddp.jobs import pool
@@ -73,3 +76,24 @@ def _main(words: list[str], place: Place, folder: Path, cwd: Path, env: dict[str
     kept = join(folder, place)
     main(words)
     del kept
+
+
+def call(function: Callable[..., Any], *args: object, patience: float = 300.0) -> Any:
+    """What a function returns in a process that has done nothing yet: forking from a test's own may hang."""
+    context = pool.warm()
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_call, args=(theirs, function, args))
+    process.start()
+    theirs.close()
+    assert ours.poll(patience), f"{function} gave no answer in {patience} s"
+    value, error = ours.recv()
+    process.join()
+    assert not error, error
+    return value
+
+
+def _call(pipe: Connection, function: Callable[..., Any], args: tuple[object, ...]) -> None:
+    try:
+        pipe.send((function(*args), ""))
+    except Exception:
+        pipe.send((None, traceback.format_exc()))

@@ -26,19 +26,20 @@ class Bare(Contender):
         self.work = []
         for cohort in self.cohorts:
             cohort.round = number
-            table, valid = cohort._table(1, self.batch_size)
+            table, real = cohort._table(1, self.batch_size)
+            valid = torch.arange(table.shape[2]) < real.unsqueeze(2)
             steps = cohort.steps(1, self.batch_size)
-            rows = [int((steps > t).sum()) for t in range(table.shape[1])]
+            rows = [int((steps > t).sum()) for t in range(len(table))]
             self.work.append((table, valid.to(self.task.dtype), rows, cohort.num_examples))
 
     def round(self, number: int) -> None:
         """Σ_k N_k theta_k of this rank."""
         self.total.zero_()
         for table, valid, rows, count in self.work:
-            own = self.theta.expand(len(table), -1).clone()
+            own = self.theta.expand(table.shape[1], -1).clone()
             state = torch.zeros(2, *own.shape) if self.adam else None
             for step, c in enumerate(rows):
-                self._step(own[:c], table[:c, step], valid[:c, step], None if state is None else state[:, :c], step + 1)
+                self._step(own[:c], table[step, :c], valid[step, :c], None if state is None else state[:, :c], step + 1)
             self.total += count @ own
 
     def finish(self) -> None:

@@ -43,7 +43,7 @@ class Pretend(Tensor):
         return _compute(function, args, kwargs or {})
 
     def tolist(self) -> Any:
-        return self.held.tolist()
+        return self.cpu().tolist()
 
     @property
     def data(self) -> Tensor:
@@ -58,10 +58,17 @@ class Pretend(Tensor):
 
 
 class Device(TorchDispatchMode):
-    """Sees calls that make tensors, too."""
+    """Sees calls that make tensors, too; `watch` is told of each call, its arguments and what came of it."""
+
+    def __init__(self, watch: Callable[[Any, Any, Any], None] | None = None) -> None:
+        super().__init__()
+        self.watch = watch
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _compute(function, args, kwargs or {})
+        result = _compute(function, args, kwargs or {})
+        if self.watch is not None:
+            self.watch(function, (args, kwargs or {}), result)
+        return result
 
 
 def possible() -> bool:

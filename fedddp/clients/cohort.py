@@ -1,6 +1,6 @@
 """A cohort: the clients a rank computes together, on tensors with a leading client axis."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -20,14 +20,15 @@ class Batch(NamedTuple):
 
     inputs: Tensor  # [c, B, ...]
     targets: Tensor  # [c, B, ...]
-    weights: Tensor | None  # [c, B], 0 for the padding of a short batch; None where no batch is short
+    weights: Tensor | None = None  # [c, B], 0 for the padding of a short batch; None where no batch is short
+    counts: Sequence[int] | None = None  # [c] real examples of a short batch, as the host knows them
 
 
 class Tally(NamedTuple):
     """What the oracle saw, for the records; no method reads it."""
 
     loss: Tensor  # [C] sum over steps
-    steps: Tensor  # [C]
+    steps: Tensor  # [C] on the host, which knows them: a device need not count
 
 
 Turn = Callable[[Tensor, Tensor, Batch], Tensor]
@@ -64,16 +65,17 @@ class Cohort:
     def _tally(self) -> Tally:
         if self.tally is None:
             zeros = torch.zeros(len(self.ids), dtype=self.task.dtype, device=self.task.device)
-            self.tally = Tally(zeros, zeros.clone())
+            self.tally = Tally(zeros, torch.zeros(len(self.ids), dtype=self.task.dtype))
         return self.tally
 
     def seen(self) -> Tally:
-        """Losses and steps of every row, those of its parts too."""
-        loss, steps = self._tally.loss.clone(), self._tally.steps.clone()
+        """Losses and steps of every row, those of its parts too, on the device."""
+        loss, steps = self._tally.loss.clone(), self._tally.steps.to(self.task.device, copy=True)
         for rows, part in self.parts:
             theirs = part.seen()
-            loss[rows] += theirs.loss
-            steps[rows] += theirs.steps
+            where = rows.to(loss.device)
+            loss[where] += theirs.loss
+            steps[where] += theirs.steps
         return Tally(loss, steps)
 
     def __len__(self) -> int:
@@ -93,8 +95,8 @@ class Cohort:
         """Gradient [c, P] of each client's mean loss over its batch."""
         masks = self._masks(batch) if self.oracle.dropout else {}
         grad, loss = self.oracle(theta, *batch, out=out, masks=masks)
-        self._tally.loss[: len(loss)] += loss
-        self._tally.steps[: len(loss)] += 1
+        self._tally.loss[: len(loss)].add_(loss)
+        self._tally.steps[: len(loss)].add_(1)
         return grad if self.turn is None else self.turn(theta, grad, batch)
 
     def loss(self, theta: Tensor, batch: Batch) -> Tensor:
@@ -129,25 +131,34 @@ class Cohort:
         Rows are sorted by size, so at any step the clients still at work are a prefix: no row is computed
         in vain. Only a short last batch is padded, with weight 0. A batch's inputs last until the next is asked for.
         """
-        table, valid = self._table(epochs, batch_size)
+        table, real = self._table(epochs, batch_size)
         steps = self.steps(epochs, batch_size)
-        working = (steps.unsqueeze(0) > torch.arange(table.shape[1]).unsqueeze(1)).sum(1).tolist()
-        short = (~valid).any(2)
-        device, space = self.task.device, None
+        working = (steps.unsqueeze(0) > torch.arange(len(table)).unsqueeze(1)).sum(1).tolist()
+        counts, width = real.tolist(), table.shape[2]
+        index, weights = self._send(table), self._weights(real, width)
+        space = None
         for step, rows in enumerate(working):
-            index = table[:rows, step].to(device)
-            weights = None
-            if bool(short[:rows, step].any()):
-                weights = valid[:rows, step].to(device, self.task.dtype)
-            batch = self._batch(index, weights, space)
-            space = batch.inputs if space is None else space  # of the most rows
-            yield batch
+            own = counts[step][:rows]
+            short = min(own) < width
+            inputs, targets = self.task.data.gather(index[step, :rows], self.task.dtype, space)
+            space = inputs if space is None else space  # of the most rows
+            yield Batch(inputs, targets, weights[step, :rows] if short else None, own if short else None)
 
-    def _batch(self, index: Tensor, weights: Tensor | None, space: Tensor | None = None) -> Batch:
-        return Batch(*self.task.data.gather(index, self.task.dtype, space), weights)
+    def _send(self, table: Tensor) -> Tensor:
+        """To the device once for all steps: a copy in every step would let it wait for the host."""
+        device = self.task.device
+        if device.type == "cuda":
+            table = table.pin_memory()
+        return table.to(device, non_blocking=True)
+
+    def _weights(self, real: Tensor, width: int) -> Tensor:
+        """[steps, C, B] 1 for real examples, 0 for padding; nothing where there is none."""
+        if bool((real == width).all()):
+            return torch.empty(0)
+        return self._send((torch.arange(width) < real.unsqueeze(2)).to(self.task.dtype))
 
     def _table(self, epochs: int, batch_size: int) -> tuple[Tensor, Tensor]:
-        """Example index [C, steps, B] and whether it is real; a client's order depends on its own key alone."""
+        """Example index [steps, C, B] and how many are real [steps, C]; a client's order depends on its key alone."""
         sizes, count = self.sizes, len(self.ids)
         keys = torch.tensor(self.keys("order"))
         by_epoch = keys.unsqueeze(1) + torch.arange(epochs) * 0x2545F4914F6CDD1D
@@ -159,12 +170,12 @@ class Cohort:
         step = torch.arange(int(epochs * per_epoch.max())).unsqueeze(0)
         epoch, within = (step // per_epoch).clamp_max(epochs - 1), step % per_epoch
         position = within.unsqueeze(2) * batch_size + torch.arange(batch_size)  # [C, steps, B]
-        valid = position < sizes.view(-1, 1, 1)
+        real = (position < sizes.view(-1, 1, 1)).sum(2)
         position = torch.minimum(position, sizes.view(-1, 1, 1) - 1)
         rows = torch.arange(count).view(-1, 1, 1)
         local = order[rows, epoch.unsqueeze(2), position]
         start = self.task.shards.offsets[list(self.ids)].view(-1, 1, 1)
-        return self.task.shards.order[start + local], valid
+        return self.task.shards.order[(start + local).transpose(0, 1).contiguous()], real.T
 
     def _by_class(self, ranks: Tensor) -> Tensor:
         """Ranks [C, epochs, N] among a client's examples ordered by class, as places in its own order.
@@ -186,11 +197,13 @@ class Cohort:
         for start in range(0, int(sizes.max()), batch_size):
             rows = int((sizes > start).sum())
             position = start + torch.arange(min(batch_size, int(sizes.max()) - start))
-            valid = position < sizes[:rows].unsqueeze(1)
+            real = (sizes[:rows] - start).clamp_max(len(position))
             offset = self.task.shards.offsets[list(self.ids[:rows])].unsqueeze(1)
             index = self.task.shards.order[offset + torch.minimum(position, sizes[:rows].unsqueeze(1) - 1)]
-            weights = None if bool(valid.all()) else valid.to(self.task.device, self.task.dtype)
-            yield self._batch(index.to(self.task.device), weights)
+            inputs, targets = self.task.data.gather(self._send(index), self.task.dtype)
+            weights = self._weights(real.unsqueeze(0), len(position))
+            short = bool(weights.numel())
+            yield Batch(inputs, targets, weights[0] if short else None, real.tolist() if short else None)
 
     def full_grad(self, theta: Tensor) -> Tensor:
         """Gradient [C, P] of each client's *sum* loss f_k at theta [C, P]."""
@@ -212,7 +225,7 @@ class Cohort:
     def _masks(self, batch: Batch) -> dict[str, Tensor]:
         """The next dropout masks of the clients at work, each from its own stream."""
         rows, width = batch.inputs.shape[:2]
-        counts = [width] * rows if batch.weights is None else (batch.weights > 0).sum(1).tolist()
+        counts = [width] * rows if batch.counts is None else batch.counts
         return self.oracle.dropout.masks(batch.inputs, counts, self._dropout.generators, self.task.dtype)
 
     @cached_property

@@ -50,12 +50,13 @@ class Graphed(Oracle):
         inputs: Tensor,
         targets: Tensor,
         weights: Tensor | None = None,
+        counts: Sequence[int] | None = None,
         out: Tensor | None = None,
         masks: Mapping[str, Tensor] = NO_MASKS,
     ) -> tuple[Tensor, Tensor]:
         looped = self.chain is None and (len(theta) == 1 or not self.vectorise)
         if masks or (looped and weights is not None):  # masks are drawn anew; a loop asks how long a batch is
-            return self.oracle(theta, inputs, targets, weights, out, masks)
+            return self.oracle(theta, inputs, targets, weights, counts, out, masks)
         given = [theta, inputs, targets] if weights is None else [theta, inputs, targets, weights]
         key = tuple((tensor.shape, tensor.dtype) for tensor in given)
         if key not in self.tapes:

@@ -6,6 +6,7 @@ convolution count as examples. Factors are stacked over clients and can be flatt
 method can keep them as memory.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -42,11 +43,19 @@ class Kron(NamedTuple):
     def flatten(self) -> Tensor:
         return torch.cat([factor.flatten(1) for block in self.blocks for factor in block], dim=1)
 
-    def product(self, vector: Tensor, delta: float | Tensor = 0.0) -> Tensor:
-        """(self + delta) @ vector for vector [C, P]; [C, P]."""
-        pieces = self._split(vector)
-        made = [(b.outer @ piece @ b.inner).flatten(1) for b, piece in zip(self.blocks, pieces, strict=True)]
-        return torch.cat(made, dim=1) + delta * vector
+    def product(self, vector: Tensor, delta: float = 0.0) -> Tensor:
+        """(self + delta) @ vector for vectors [C, P], or several for each client [C, M, P]; of the same shape.
+
+        Parameters of equal shape are multiplied together.
+        """
+        stack, shapes = vector.reshape(len(vector), -1, vector.shape[-1]), self._shapes
+        made = list(stack.split([o * i for o, i in shapes], dim=-1))
+        for group in _alike(shapes):
+            found = _products([self.blocks[n] for n in group], [made[n] for n in group])
+            for number, piece in zip(group, found, strict=True):
+                made[number] = piece
+        total = torch.cat(made, dim=-1)
+        return (total.add_(stack, alpha=delta) if delta else total).view(vector.shape)
 
     def solve(self, vector: Tensor, delta: float | Tensor = 0.0) -> Tensor:
         """(self + delta)⁻¹ @ vector for vector [C, P]; [C, P]."""
@@ -71,9 +80,37 @@ class Kron(NamedTuple):
         return torch.cat([(left.unsqueeze(2) * right.unsqueeze(1)).flatten(1) for left, right in sides], dim=1)
 
     def _split(self, vector: Tensor) -> list[Tensor]:
-        shapes = [(b.outer.shape[1], b.inner.shape[1]) for b in self.blocks]
+        shapes = self._shapes
         pieces = vector.split([o * i for o, i in shapes], dim=-1)
         return [piece.reshape(len(vector), *shape) for piece, shape in zip(pieces, shapes, strict=True)]
+
+    @property
+    def _shapes(self) -> tuple[tuple[int, int], ...]:
+        """(outer, inner) of each parameter."""
+        return tuple((b.outer.shape[1], b.inner.shape[1]) for b in self.blocks)
+
+
+def _products(blocks: list[Block], pieces: list[Tensor]) -> tuple[Tensor, ...]:
+    """outer @ piece @ inner for blocks of one shape and their pieces [C, M, outer * inner]; the same shapes.
+
+    The rows of all M pieces lie side by side, [outer, M, inner], so that each factor takes part in one product.
+    """
+    outer, inner = (_joined(list(factors)) for factors in zip(*blocks, strict=True))
+    (clients, models, _), o, i = pieces[0].shape, outer.shape[1], inner.shape[1]
+    laid = _joined([piece.view(clients, models, o, i).transpose(1, 2).reshape(-1, o, models * i) for piece in pieces])
+    made = torch.bmm(torch.bmm(outer, laid).view(-1, o * models, i), inner)
+    return made.view(len(blocks), clients, o, models, i).transpose(2, 3).flatten(3).unbind()
+
+
+@cache
+def _alike(shapes: tuple[tuple[int, int], ...]) -> list[list[int]]:
+    """The numbers of the parameters, those of equal shape together."""
+    return [[n for n, other in enumerate(shapes) if other == shape] for shape in dict.fromkeys(shapes)]
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Along the first axis; one alone is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def kron(cohort: Cohort, theta: Tensor) -> Kron:
@@ -142,6 +179,7 @@ def _block(name: str, found: list[dict[str, Block]], num_examples: Tensor) -> Bl
     return Block(outer, torch.cat([layer.inner for layer in layers]) / num_examples.view(-1, 1, 1))
 
 
+@cache
 def _sides(layout: Layout) -> list[tuple[int, int]]:
     """(outer, inner) of each parameter: a weight is [outer, inner...], a bias [outer]."""
     return [(shape[0], size // shape[0]) for shape, size in zip(layout.shapes, layout.sizes, strict=True)]

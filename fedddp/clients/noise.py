@@ -17,34 +17,35 @@ from fedddp.core import kernels
 from fedddp.core.rng import GOLDEN, mix
 
 NOISES = ("quantile", "normal")
+CPU = torch.device("cpu")
 STEPS = 4096.0  # of the quantiles' grid in a unit
 MASK = 0xFFFFFFFF
 
 
 @dataclass
 class Quantile:
-    keys: Tensor  # [C] int64
+    keys: Tensor  # [C] int64, on the device of what is perturbed
     drawn: int = 0
 
     def perturb(self, mean: Tensor, variance: Tensor, noise: Tensor, theta: Tensor) -> None:
         """Into the rows [c, P] of noise and theta; c ≤ C."""
         rows, size = mean.shape
         if kernels.suit((mean, variance, noise, theta)):
-            table, scale = quantiles()
+            table, scale = quantiles(mean.device)
             kernels.call("perturb", rows, size, self.keys, self.drawn, table, scale, mean, variance, noise, theta)
         else:
-            z = self.draw(self.keys[:rows], size).to(mean.device, mean.dtype)
+            z = self.draw(self.keys[:rows], size).to(mean.dtype)
             torch.add(mean, torch.mul(z, _root(variance), out=noise), out=theta)
         self.drawn += 1
 
     def draw(self, keys: Tensor, size: int) -> Tensor:
         """z [c, size] of the next draw, in float32."""
-        own = mix(keys + torch.tensor(self.drawn + 1) * GOLDEN)
+        own = mix(keys + _wrapped((self.drawn + 1) * GOLDEN))
         low, high = (own & MASK).unsqueeze(1), ((own >> 32) & MASK).unsqueeze(1)
-        word = _mix32(_mix32((low + torch.arange(-(-size // 2))) & MASK) ^ high)
+        word = _mix32(_mix32((low + torch.arange(-(-size // 2), device=keys.device)) & MASK) ^ high)
         bits = torch.stack([word, word >> 16], dim=2).flatten(1)[:, :size] & 16383
-        table, scale = quantiles()
-        return table[bits].float() * scale
+        table, scale = quantiles(keys.device)
+        return table.index_select(0, bits.flatten()).view_as(bits).float() * scale
 
 
 @dataclass
@@ -62,12 +63,17 @@ class Normal:
 
 
 @cache
-def quantiles() -> tuple[Tensor, float]:
+def quantiles(device: torch.device = CPU) -> tuple[Tensor, float]:
     """The quantiles of 1/32768, 3/32768, ... on a grid of 16 bits, and what makes their variance 1."""
     upper = torch.special.ndtri(0.5 + (torch.arange(8192, dtype=torch.float64) + 0.5) / 16384)
     grid = (upper * STEPS).round()
     table = torch.cat([-grid.flip(0), grid])
-    return table.to(torch.int16), float(table.square().mean().rsqrt())
+    return table.to(torch.int16).to(device), float(table.square().mean().rsqrt())
+
+
+def _wrapped(number: int) -> int:
+    """As int64 arithmetic leaves it."""
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def _root(value: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Gradients for a stack of clients, a row each: by hand for dense chains, by vmap or by a loop; callers cannot tell."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -30,12 +30,14 @@ class Oracle:
         inputs: Tensor,
         targets: Tensor,
         weights: Tensor | None = None,
+        counts: Sequence[int] | None = None,
         out: Tensor | None = None,
         masks: Mapping[str, Tensor] = NO_MASKS,
     ) -> tuple[Tensor, Tensor]:
         """grad [c, P] and loss [c] of the (weighted) mean loss over each client's batch [c, B, ...].
 
         Without masks there is no dropout. A single row is always looped: vmap of one costs more and gives nothing.
+        `counts` are the real examples of a batch with weights, for those who compute without its padding.
         """
         grad = torch.empty_like(theta) if out is None else out
         if self.chain is not None and self.chain.takes(inputs):
@@ -47,7 +49,7 @@ class Oracle:
             if self.vectorise and len(theta) > 1:
                 return grad, self._by_vmap(theta, inputs, targets, weights, grad, masks)
             with self.pixels_last:
-                return grad, self._by_loop(theta, inputs, targets, weights, grad, masks)
+                return grad, self._by_loop(theta, inputs, targets, weights, counts, grad, masks)
 
     def _by_vmap(
         self,
@@ -72,14 +74,17 @@ class Oracle:
         inputs: Tensor,
         targets: Tensor,
         weights: Tensor | None,
+        counts: Sequence[int] | None,
         grad: Tensor,
         masks: Mapping[str, Tensor],
     ) -> Tensor:
         """Plain autograd, one client after the other, without the padding of short batches."""
         losses = []
+        if counts is None and weights is not None:
+            counts = (weights > 0).sum(1).tolist()
         for row in range(len(theta)):
             params = {n: v.requires_grad_() for n, v in self.layout.views(theta[row].detach()).items()}
-            used = slice(None) if weights is None else slice(int((weights[row] > 0).sum()))
+            used = slice(None) if counts is None else slice(counts[row])
             own = {name: mask[row, used] for name, mask in masks.items()}
             loss = self._loss(params | own, inputs[row, used], targets[row, used])
             pieces = torch.autograd.grad(loss, list(params.values()))

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 STUDIES = ("curvature", "exchange", "steps")  # asked for by name; each prints a table of its own
-OWN_RANKS = ("memory", "predict", "ranks", "scale", "startup")  # studies that start their ranks themselves
+# studies that start their ranks themselves
+OWN_RANKS = ("launches", "memory", "predict", "ranks", "scale", "servers", "startup")
 
 
 def add(parser: argparse.ArgumentParser) -> None:

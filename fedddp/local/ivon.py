@@ -46,8 +46,8 @@ class State(NamedTuple):
     offset: Tensor  # -c
     pull: Tensor  # C
     momentum: Tensor  # g
-    taken: Tensor
     ess: Tensor  # [c, 1]
+    curve: Tensor  # [c, 1] (1-β2) ess
     lr: Tensor  # [c, 1]
     noise: Tensor  # scratch
     grad: Tensor
@@ -90,16 +90,25 @@ class Solver(Iterative, PosteriorSolver):
         momentum = memory if self.keep else self._blank(len(cohort), cohort.task)
         offset, pull = diagonal.shift(cavity) / -entropy_weight, diagonal.precision(cavity) / entropy_weight
         del cavity  # nobody else's: a quarter of what a fit would hold
-        mean, variance = self._descend(cohort, self._begin(cohort, offset, pull, entropy_weight, start, momentum))
+        steps = cohort.steps(self.epochs, self.batch_size)
+        state = self._begin(cohort, offset, pull, entropy_weight, start, momentum)
+        mean, variance = self._descend(cohort, state, self._debiased(state, momentum, int(steps.max())))
+        momentum.taken.add_(steps.to(momentum.taken))
         lam = diagonal.natural(mean, variance.reciprocal_())
-        return PosteriorFit(lam, momentum if self.keep else memory, cohort.steps(self.epochs, self.batch_size))
+        return PosteriorFit(lam, momentum if self.keep else memory, steps)
 
-    def _descend(self, cohort: Cohort, state: State) -> tuple[Tensor, Tensor]:
+    def _debiased(self, state: State, momentum: Momentum, steps: int) -> Tensor:
+        """[steps, C, 1] ess/(1-β1ᵗ) of all steps at once: each would be five kernels on a few numbers."""
+        number = torch.arange(1, steps + 1, device=state.ess.device, dtype=momentum.taken.dtype)
+        return state.ess / (1 - self.beta1 ** (momentum.taken + number.unsqueeze(1))).unsqueeze(2)
+
+    def _descend(self, cohort: Cohort, state: State, debiased: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance [C, P] after the epochs."""
         noise = self._noise(cohort)
-        for batch in cohort.batches(self.epochs, self.batch_size):
-            here = State(*(leaf[: len(batch.inputs)] for leaf in state))
-            self._step(here, self._estimate(here, cohort, batch, noise))
+        for step, batch in enumerate(cohort.batches(self.epochs, self.batch_size)):
+            rows = len(batch.inputs)
+            here = State(*(leaf[:rows] for leaf in state))
+            self._step(here, self._estimate(here, cohort, batch, noise), debiased[step, :rows])
         return state.mean, state.variance
 
     def _begin(
@@ -113,10 +122,12 @@ class Solver(Iterative, PosteriorSolver):
         if self.rescale_lr:
             lr *= self.hess_init + pull.mean(1, keepdim=True) / ess
         scratch = (torch.empty_like(mean) for _ in range(3))  # not as one, which would not fit where the cavity was
-        return State(mean, variance, offset, pull, *momentum, ess, lr, *scratch)
+        return State(mean, variance, offset, pull, momentum.grad, ess, (1 - self.beta2) * ess, lr, *scratch)
 
     def _noise(self, cohort: Cohort) -> Quantile | Normal:
-        return Quantile(torch.tensor(cohort.keys("noise"))) if self.noise == "quantile" else cohort.noise()
+        if self.noise == "normal":
+            return cohort.noise()
+        return Quantile(torch.tensor(cohort.keys("noise")).to(cohort.task.device))
 
     def _estimate(self, state: State, cohort: Cohort, batch: Batch, noise: Quantile | Normal) -> Tensor:
         """Into scratch: grad <- ĝ, and noise so that noise times the tensor returned is ĥv; means over samples."""
@@ -140,22 +151,19 @@ class Solver(Iterative, PosteriorSolver):
         if self.hess_approx == "gradsq":
             torch.mul(grad, state.ess, out=state.noise).mul_(state.variance)
 
-    def _step(self, state: State, factor: Tensor) -> None:
+    def _step(self, state: State, factor: Tensor, debiased: Tensor) -> None:
         rate = 1 - self.beta2
-        state.taken.add_(1)
-        curve = rate * state.ess
-        debiased = state.ess / (1 - self.beta1**state.taken).unsqueeze(1)
         rows = (state.mean, state.variance, state.momentum, state.offset, state.pull, state.noise, factor, state.grad)
         if kernels.suit(rows):
-            each = (curve, debiased, state.lr, self.beta1, 1 - self.beta1, rate)
+            each = (state.curve, debiased, state.lr, self.beta1, 1 - self.beta1, rate)
             kernels.call("ivon_step", *state.mean.shape, *rows, *each)
         else:
-            self._by_tensors(state, factor, curve, debiased)
+            self._by_tensors(state, factor, debiased)
 
-    def _by_tensors(self, state: State, factor: Tensor, curve: Tensor, debiased: Tensor) -> None:
+    def _by_tensors(self, state: State, factor: Tensor, debiased: Tensor) -> None:
         """As ivon_step in kernels.c, one rounded operation after the other, so that the bits are the same."""
         rate = 1 - self.beta2
-        x = state.noise.mul_(factor).mul_(curve).sub_(rate)
+        x = state.noise.mul_(factor).mul_(state.curve).sub_(rate)
         x += torch.mul(state.pull, state.variance, out=state.theta).mul_(rate)
         state.variance.div_(torch.mul(x, x, out=state.theta).mul_(0.5).add_(x).add_(1))
         state.momentum.mul_(self.beta1).add_(torch.mul(state.grad, 1 - self.beta1, out=state.theta))

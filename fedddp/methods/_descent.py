@@ -9,8 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedddp.core.data import IGNORED
+from fedddp.core.objective import CrossEntropy
 from fedddp.core.task import Task
 from fedddp.local import adam
+from fedddp.methods._layers import outputs
 
 
 class Descent(NamedTuple):
@@ -27,9 +30,9 @@ def begin(start: Tensor, task: Task, optimiser: adam.Solver, validate: bool) -> 
 
 
 def advance(descent: Descent, slope: Tensor, task: Task, optimiser: adam.Solver, validate: bool) -> Descent:
-    """One step along -slope [M, P]."""
+    """One step along -slope [M, P], which may be overwritten."""
     theta, moments = descent.theta.clone(), adam.Moments(*(leaf.clone() for leaf in descent.moments))
-    optimiser.step(theta, slope.clone(), moments, optimiser.lr)
+    optimiser.step(theta, slope, moments, optimiser.lr)
     return _look(descent._replace(theta=theta, moments=moments), task, validate)
 
 
@@ -38,18 +41,31 @@ def _look(descent: Descent, task: Task, validate: bool) -> Descent:
         return descent._replace(best=descent.theta)
     if not validate:
         return descent
-    score = torch.stack([score_of(task, theta) for theta in descent.theta])
+    score = scores(task, descent.theta)
     better = score > descent.score
     best = torch.where(better.unsqueeze(1), descent.theta, descent.best)
     return descent._replace(best=best, score=torch.where(better, score, descent.score))
 
 
 def score_of(task: Task, theta: Tensor) -> Tensor:
-    """Accuracy on the validation points, or minus the loss where there is none; larger is better."""
+    """Of one model theta [P]; []."""
+    return scores(task, theta.unsqueeze(0))[0]
+
+
+def scores(task: Task, theta: Tensor) -> Tensor:
+    """Accuracy of each model theta [M, P] on the validation points, or minus its loss where there is none; [M].
+
+    Larger is better. The models run one after the other, because a module need not know vmap; all else is done at once
+    and nothing is read back.
+    """
     held = task.data.validation
     assert held is not None
+    inputs = task.data.prepare(held.inputs, task.dtype)
     with torch.no_grad():
-        outputs = task.outputs(theta, held.inputs)
-    metrics = task.objective.metrics(task.objective.tally(task.objective.probabilities(outputs), held.targets))
-    score = metrics.get("accuracy", -float(task.objective.loss(outputs, held.targets).mean()))
-    return torch.tensor(score, dtype=torch.float64, device=theta.device)
+        found = torch.stack([outputs(task, row, inputs) for row in theta])
+    if isinstance(task.objective, CrossEntropy):
+        real = held.targets != IGNORED
+        right = (task.objective.probabilities(found).max(-1).indices == held.targets) & real
+        return right.flatten(1).sum(1) / real.sum().double()
+    losses = task.objective.loss(found.flatten(0, 1), held.targets.repeat(len(theta), *[1] * (held.targets.dim() - 1)))
+    return -losses.view(len(theta), -1).mean(1).double()

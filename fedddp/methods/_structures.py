@@ -32,7 +32,7 @@ class Structure(Protocol):
         """H of each client at theta [C, P]; [C, F]."""
 
     def product(self, task: Task, rows: Tensor, vector: Tensor, delta: float = 0.0) -> Tensor:
-        """(H + delta) @ vector for rows [C, F] and vector [C, P]; [C, P]."""
+        """(H + delta) @ vector for rows [C, F] and vectors [C, M, P], several for each row; [C, M, P]."""
 
     def logdet(self, task: Task, rows: Tensor, delta: float) -> Tensor:
         """log |H + delta|; [C]."""
@@ -49,7 +49,7 @@ class Diagonal:
         return ggn_diag(cohort, theta)
 
     def product(self, task: Task, rows: Tensor, vector: Tensor, delta: float = 0.0) -> Tensor:
-        return (rows + delta) * vector
+        return vector * (rows + delta if delta else rows).unsqueeze(1)
 
     def logdet(self, task: Task, rows: Tensor, delta: float) -> Tensor:
         return (rows.double() + delta).log().sum(1)
@@ -63,27 +63,27 @@ class LastLayer:
             raise ValueError("last-layer curvature: the model has no linear layer; use the diagonal")
 
     def size(self, task: Task) -> int:
-        return task.layout.numel + len(_places(task)) ** 2
+        return task.layout.numel + _size(_last(task)) ** 2
 
     def measure(self, cohort: Cohort, theta: Tensor) -> Tensor:
         return torch.cat([ggn_diag(cohort, theta), last_layer_ggn(cohort, theta).flatten(1)], 1)
 
     def product(self, task: Task, rows: Tensor, vector: Tensor, delta: float = 0.0) -> Tensor:
-        diagonal, block, places = self._split(task, rows)
-        made = diagonal * vector
-        made[:, places] = (block @ vector[:, places].unsqueeze(2)).squeeze(2)
-        return made + delta * vector
+        diagonal, block = self._split(task, rows)
+        made, last = vector * diagonal.unsqueeze(1), _last(task)
+        made[:, :, last] = torch.bmm(vector[:, :, last], block.mT)
+        return made.add_(vector, alpha=delta) if delta else made
 
     def logdet(self, task: Task, rows: Tensor, delta: float) -> Tensor:
-        diagonal, block, places = self._split(task, rows.double())
-        others = torch.ones(task.layout.numel, dtype=torch.bool).index_fill(0, places.cpu(), False)
+        diagonal, block = self._split(task, rows.double())
+        others = torch.cat([diagonal[:, : _last(task).start], diagonal[:, _last(task).stop :]], 1)
         spectrum = torch.linalg.eigvalsh(block).clamp_min(0)  # rounding may leave some just below 0
-        return (diagonal[:, others] + delta).log().sum(1) + (spectrum + delta).log().sum(1)
+        return (others + delta).log().sum(1) + (spectrum + delta).log().sum(1)
 
-    def _split(self, task: Task, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        places = _places(task).to(rows.device)
-        diagonal, block = rows.split([task.layout.numel, len(places) ** 2], dim=1)
-        return diagonal, block.view(len(rows), len(places), len(places)), places
+    def _split(self, task: Task, rows: Tensor) -> tuple[Tensor, Tensor]:
+        size = _size(_last(task))
+        diagonal, block = rows.split([task.layout.numel, size**2], dim=1)
+        return diagonal, block.view(len(rows), size, size)
 
 
 class Kronecker:
@@ -112,7 +112,7 @@ def last_layer_ggn(cohort: Cohort, theta: Tensor) -> Tensor:
     """Σ_i H_i ⊗ x_i x_iᵀ over the last linear layer's inputs x, H_i the loss's curvature at the outputs; [C, p, p]."""
     task = cohort.task
     prefix = list(linear_layers(task))[-1]
-    bias, size = f"{prefix}bias" in task.layout.names, len(_places(task))
+    bias, size = f"{prefix}bias" in task.layout.names, _size(_last(task))
     total = theta.new_zeros(len(cohort), size, size)
     for row, inputs, targets in examples(cohort, CHUNK):
         x = layer_inputs(task, theta[row], inputs)[prefix]
@@ -121,8 +121,13 @@ def last_layer_ggn(cohort: Cohort, theta: Tensor) -> Tensor:
     return total
 
 
-def _places(task: Task) -> Tensor:
-    """Where the last linear layer's weights and biases lie in theta."""
+def _last(task: Task) -> slice:
+    """Where the last linear layer's weights lie in theta, and its biases, which follow them."""
     prefix, slices = list(linear_layers(task))[-1], task.layout.slices()
-    found = [slices[n] for n in (f"{prefix}weight", f"{prefix}bias") if n in slices]
-    return torch.cat([torch.arange(place.start, place.stop) for place in found])
+    weight = slices[f"{prefix}weight"]
+    return slice(weight.start, slices.get(f"{prefix}bias", weight).stop)
+
+
+def _size(place: slice) -> int:
+    size: int = place.stop - place.start
+    return size

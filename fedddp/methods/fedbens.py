@@ -27,13 +27,13 @@ from torch import Tensor
 
 from fedddp.clients.cohort import Cohort
 from fedddp.core import gaussian
-from fedddp.core.check import check
+from fedddp.core.check import check, check_count
 from fedddp.core.task import Task
 from fedddp.exchange.messages import Gather, Mean, Message, Sum, Totals
 from fedddp.local import adam
 from fedddp.methods._descent import Descent, advance, begin
 from fedddp.methods._layers import initialisations
-from fedddp.methods._mixture import Mixture, medians, slope
+from fedddp.methods._mixture import Mixture, known, medians, slope
 from fedddp.methods._structures import STRUCTURES, Structure
 from fedddp.rounds import method
 from fedddp.rounds.method import Phase
@@ -64,8 +64,11 @@ class Method(method.Method[Server, Mixture]):
     leave: list[int] = field(default_factory=list)  # clients that go after the first round
 
     def __post_init__(self) -> None:
-        check("method.members", self.members, self.members >= 1, "at least 1")
-        check("method.mixtures", self.mixtures, all(m >= 1 for m in self.mixtures), "numbers above 0, one per client")
+        check_count("method.members", self.members, most=10_000)
+        fine = all(1 <= m <= 10_000 for m in self.mixtures)
+        check("method.mixtures", self.mixtures, fine, "numbers from 1 to 10,000, one per client")
+        for name in ("join", "leave"):
+            check(f"method.{name}", getattr(self, name), min(getattr(self, name), default=0) >= 0, "numbers of clients")
         check("method.structure", self.structure, self.structure in STRUCTURES, " or ".join(STRUCTURES))
         check("method.rule", self.rule, self.rule in RULES, " or ".join(RULES))
         check("method.temperature", self.temperature, self.temperature > 0, "above 0")
@@ -119,48 +122,52 @@ class Method(method.Method[Server, Mixture]):
     ) -> tuple[Mixture, Message]:
         """Those that are new train; all that are here show their modes."""
         here, counts = self._here(cohort), self._counts(cohort)
-        mixture, new = Mixture(*(leaf.clone() for leaf in clients)), here & (clients.weight.sum(1) == 0)
+        mixture, trained = Mixture(*(leaf.clone() for leaf in clients)), known(clients).tolist()
+        new = [row for row in range(len(cohort)) if here[row] and not trained[row]]
         for number in range(clients.weight.shape[1]):
-            rows = (new & (counts > number)).nonzero().flatten()
+            rows = torch.tensor([row for row in new if counts[row] > number], dtype=torch.int64)
             if len(rows):
                 self._train(server.starts[number % self.members], mixture, cohort, local, rows, number)
-                mixture.weight[rows, number] = 1 / counts[rows].double()
+                share = torch.tensor([1 / counts[row] for row in rows.tolist()], dtype=torch.float64)
+                mixture.weight[rows, number] = share.to(mixture.weight.device)
+        sent = [_bytes(mixture) * counts[row] if row in new else 0 for row in range(len(cohort))]
+        shown = self._present(mixture, cohort)
         message: Message = {
-            "modes": Gather(mixture.modes * here.view(-1, 1, 1)),
-            "weight": Gather(mixture.weight * here.unsqueeze(1)),
-            "bytes": Mean((new * counts).to(cohort.task.dtype) * _bytes(mixture)),
+            "modes": Gather(shown.modes * known(shown).view(-1, 1, 1)),
+            "weight": Gather(shown.weight),
+            "bytes": Mean(torch.tensor(sent, dtype=cohort.task.dtype, device=cohort.task.device)),
         }
         return mixture, message
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         """Begin at the medians; a client that is not here has no weight."""
-        if not bool((total["weight"] > 0).any()):
-            raise ValueError("method.leave, method.join: none of the round's clients is in the federation")
         start = medians(total["modes"], total["weight"], self.members)
         return server._replace(descent=begin(start, task, self._adam, validate=True))
 
     def _slope(self, server: Server, clients: Mixture, cohort: Cohort, local: PointSolver) -> tuple[Mixture, Message]:
         """What each client here adds to the gradient of the server's objective at every member."""
-        mixture = clients._replace(weight=clients.weight * self._here(cohort).unsqueeze(1))
-        slopes, values = slope(mixture, server.descent.theta, partial(self._times, cohort.task))
-        counted = (mixture.weight.sum(1) > 0).to(slopes.dtype)  # a client that failed to train has no posterior
+        mixture = self._present(clients, cohort)
+        times = partial(self._structure.product, cohort.task, delta=self._delta)
+        slopes, values = slope(mixture, server.descent.theta, times, self.temperature)
+        counted = known(mixture).to(slopes.dtype)  # a client that failed to train has no posterior
         return clients, {"slope": Sum(slopes), "value": Sum(values), "clients": Sum(counted)}
 
     def _descend(self, server: Server, total: Totals, task: Task, step: int) -> Server:
         look = step % self.validate_every == 0 or step == self.steps
-        gradient = total["slope"] + self._prior_precision(total["clients"]) * server.descent.theta
+        gradient = torch.addcmul(total["slope"], self._prior_precision(total["clients"]), server.descent.theta)
         descent = advance(server.descent, gradient, task, self._adam, validate=look)
         if step < self.steps:
             return server._replace(descent=descent)
-        return Server(descent.best[descent.score.argmax()], descent.best, server.starts, descent)
+        chosen = descent.best.index_select(0, descent.score.argmax(0, keepdim=True))[0]
+        return Server(chosen, descent.best, server.starts, descent)
 
     def _prior_precision(self, clients: Tensor) -> Tensor:
         """Of the prior's part in the server's objective, beside its part in every client's posterior."""
-        return RULES[self.rule] * (clients - 1) / self.prior_variance
+        return (clients - 1) * (RULES[self.rule] / self.prior_variance)
 
     def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
-        """The server's objective, in the mean over its members."""
-        if "value" not in total:
+        """The server's objective, in the mean over its members, at the last step: it alone makes new members."""
+        if "value" not in total or after.members is before.members:
             return {}
         prior = 0.5 * self._prior_precision(total["clients"]) * before.descent.theta.square().sum(1)
         return {"objective": float((total["value"] + prior).mean())}
@@ -182,19 +189,21 @@ class Method(method.Method[Server, Mixture]):
         logdet = self._structure.logdet(task, curvature, self._delta) - task.layout.numel * log(self.temperature)
         mixture.logdet[rows, number] = logdet
 
-    def _times(self, task: Task, curvature: Tensor, vector: Tensor) -> Tensor:
-        """Λ @ vector."""
-        return self._structure.product(task, curvature, vector, self._delta) / self.temperature
+    def _counts(self, cohort: Cohort) -> list[int]:
+        """Components of each client's mixture."""
+        return [self.mixtures[client] if self.mixtures else self.members for client in cohort.ids]
 
-    def _counts(self, cohort: Cohort) -> Tensor:
-        """[C] components of each client's mixture."""
-        counts = [self.mixtures[client] if self.mixtures else self.members for client in cohort.ids]
-        return torch.tensor(counts, device=cohort.task.device)
-
-    def _here(self, cohort: Cohort) -> Tensor:
-        """[C] whether a client is in the federation this round."""
+    def _here(self, cohort: Cohort) -> list[bool]:
+        """Whether a client is in the federation this round."""
         away = self.leave if cohort.round else self.join
-        return torch.tensor([client not in away for client in cohort.ids], device=cohort.task.device)
+        return [client not in away for client in cohort.ids]
+
+    def _present(self, mixture: Mixture, cohort: Cohort) -> Mixture:
+        """The same mixtures, without weight for a client that is not here."""
+        here = self._here(cohort)
+        if all(here):
+            return mixture
+        return mixture._replace(weight=mixture.weight * torch.tensor(here, device=mixture.weight.device).unsqueeze(1))
 
 
 def _bytes(mixture: Mixture) -> int:

@@ -62,6 +62,8 @@ class Method(method.Method[Server, Clients]):
         )
         check("method.steps", self.steps, self.steps >= 1, "at least 1")
         check("method.lr", self.lr, self.lr > 0, "above 0")
+        check("method.beta2", self.beta2, 0 <= self.beta2 < 1, "in [0, 1)")
+        check("method.eps", self.eps, self.eps > 0, "above 0")
         check("method.validate_every", self.validate_every, self.validate_every >= 1, "at least 1")
 
     @property
@@ -103,12 +105,12 @@ class Method(method.Method[Server, Clients]):
         return Server(server.theta, begin(total["mode"][None], task, self._adam, validate=True))
 
     def _slope(self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver) -> tuple[Clients, Message]:
-        away = server.descent.theta - clients.mode
+        away = server.descent.theta - clients.mode.unsqueeze(1)
         pull = self._structure.product(cohort.task, clients.fisher, away)
         return clients, {"slope": Sum(pull), "examples": Sum(cohort.num_examples)}
 
     def _descend(self, server: Server, total: Totals, task: Task, step: int) -> Server:
-        slope = (total["slope"] / total["examples"])[None]
+        slope = total["slope"] / total["examples"]
         look = step % self.validate_every == 0 or step == self.steps
         descent = advance(server.descent, slope, task, self._adam, validate=look)
         return Server(descent.best[0] if step == self.steps else server.theta, descent)

@@ -10,18 +10,17 @@ for its class. With memory=validation all clients share the inputs held out at t
 their labels. The first round has no function terms. Nothing in the memory: fedlap, iterate by iterate.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
+from torch.func import functional_call, vmap
 
 from fedddp.clients.chain import Chain
 from fedddp.clients.cohort import Batch, Cohort
-from fedddp.core.check import check
+from fedddp.core.check import check, check_count
 from fedddp.core.objective import Binary, NextToken
 from fedddp.core.rng import stream
 from fedddp.core.task import Task
@@ -37,7 +36,7 @@ class Server(NamedTuple):
     inputs: Tensor  # [K, M, ...] the clients' memories, as stored; or [1, M, ...] shared by all
     weight: Tensor  # [K, M] τ_i; 0 where a client has no such point, or has not been heard of
     labels: Tensor  # [K, M, ...] each client's last predictions
-    known: Tensor  # [K] 1 for clients that have sent their memory
+    known: Tensor  # [K] 1 for clients that have sent their memory; on the host, which decides by it what travels
 
 
 class Method(Anchored[Server]):
@@ -50,7 +49,7 @@ class Method(Anchored[Server]):
     def __post_init__(self) -> None:
         super().__post_init__()
         check("method.memory", self.memory, self.memory in ("own", "validation"), "own or validation")
-        check("method.points", self.points, self.points >= 0, "at least 0")
+        check_count("method.points", self.points, least=0, most=100_000)
         check("method.tau", self.tau, self.tau >= 0, "at least 0")
         check("method.steps", self.steps, self.steps >= 0, "at least 0")
         check("method.lr", self.lr, self.lr > 0, "above 0")
@@ -67,7 +66,7 @@ class Method(Anchored[Server]):
         weight = nothing.new_zeros(clients, inputs.shape[1])
         example = predictions(task, task.initial, task.data.train.inputs[:1])
         labels = example.new_zeros(*weight.shape, *example.shape[1:])
-        return Server(nothing, nothing, inputs, weight, labels, nothing.new_zeros(clients))
+        return Server(nothing, nothing, inputs, weight, labels, torch.zeros(clients, dtype=task.dtype))
 
     def broadcast(self, server: Server) -> tuple[Tensor, ...]:
         """Memories travel once: as long as some client is unknown, whoever is active sends its own."""
@@ -76,8 +75,7 @@ class Method(Anchored[Server]):
     def client_step(
         self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
     ) -> tuple[Clients, Message]:
-        known = bool(server.weight.any())
-        recalling = cohort.steered(Recall(cohort, server)) if known else cohort
+        recalling = cohort.steered(Recall(cohort, server)) if cohort.round and self._counts(server) else cohort
         site = self._site(server.theta, clients)
         fit = local.minimise(recalling, begin(server.theta, cohort), clients.solver, site)
         change = self._dual_change(server.theta, fit.theta, cohort)
@@ -89,14 +87,14 @@ class Method(Anchored[Server]):
         task = cohort.task
         if not server.weight.numel():
             return {}
+        number = Gather(torch.tensor(cohort.ids) + 1)
+        if bool(server.known.all()):
+            stored = [server.inputs[client if len(server.inputs) > 1 else 0] for client in cohort.ids]
+            return {"number": number, "labels": Gather(_said(task, theta, stored))}
         chosen = [self._choose(task, client) for client in cohort.ids]
-        labels = [predictions(task, row, inputs) for row, (inputs, _) in zip(theta, chosen, strict=True)]
-        said = {"number": Gather(torch.tensor(cohort.ids) + 1), "labels": Gather(torch.stack(labels))}
-        if not bool(server.known.all()):
-            said["weight"] = Gather(torch.stack([weight for _, weight in chosen]))
-            if self.memory == "own":
-                said["inputs"] = Gather(torch.stack([inputs for inputs, _ in chosen]))
-        return said
+        stored, weight = ([part[place] for part in chosen] for place in (0, 1))
+        said = {"number": number, "labels": Gather(_said(task, theta, stored)), "weight": Gather(torch.stack(weight))}
+        return said if self.memory == "validation" else said | {"inputs": Gather(torch.stack(stored))}
 
     def _choose(self, task: Task, client: int) -> tuple[Tensor, Tensor]:
         """A client's memory [M, ...] and its weights [M], the same whenever asked."""
@@ -109,7 +107,7 @@ class Method(Anchored[Server]):
         index = index[torch.randperm(len(index), generator=order)]
         label = train.targets[index].cpu() if _classes(task) > 1 else torch.zeros_like(index)
         slots = index.new_zeros(_classes(task), self.points)
-        weight = task.initial.new_zeros(_classes(task), self.points)
+        weight = torch.zeros(_classes(task), self.points, dtype=task.dtype)
         for c in range(len(slots)):
             own = index[label == c]
             taken = min(self.points, len(own))
@@ -117,32 +115,74 @@ class Method(Anchored[Server]):
             weight[c, :taken] = self.tau * len(own) / max(taken, 1)
         inputs = train.inputs[slots.flatten()]
         inputs[weight.flatten() == 0] = 0
-        return inputs, weight.flatten()
+        return inputs, weight.flatten().to(task.device)
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         duals = server.duals + total["dual_change"]
         server = server._replace(theta=duals / self.delta, duals=duals)
         if "labels" in total:
             server = _remember(server, total)
-        return server._replace(theta=self._optimise(server, task)) if bool(server.weight.any()) else server
+        return server._replace(theta=self._optimise(server, task)) if self._counts(server) else server
+
+    def _counts(self, server: Server) -> bool:
+        """Whether memories weigh anything once a client has been heard: whoever trains has an example of some class."""
+        return self.tau > 0 and server.weight.numel() > 0
 
     def _optimise(self, server: Server, task: Task) -> Tensor:
         """Adam on Eq. 17 from Σ_k v_k/delta; the same on every rank."""
-        solver, theta = adam.Solver(lr=self.lr), server.theta.clone().unsqueeze(0)
-        state, inputs = solver.blank(1, task), recalled(server, task)
-        term = Term(slice(None), *joined(server))
+        solver, theta = adam.Solver(lr=self.lr, weight_decay=self.delta), server.theta.clone().unsqueeze(0)
+        state, memory = solver.blank(1, task), everyone(server, task)
         for _ in range(self.steps):
-            slope = memory_grad(task, theta, inputs, [(term,)]) + self.delta * theta - server.duals
-            solver.step(theta, slope, state, self.lr)
+            solver.step(theta, memory.pull(theta).sub_(server.duals), state, self.lr)
         return theta[0]
 
 
-class Term(NamedTuple):
-    """Σ_i weight_i loss(label_i, w) over a part of the memories."""
+@dataclass
+class Memory:
+    """For each row the sum over all memories i of Σ_t w_it loss(label_it, w), in which each has terms of its own.
 
-    where: slice
-    weight: Tensor  # [m]
-    labels: Tensor  # [m, ...]
+    Every loss here has the gradient `prediction - label` at the model's outputs, so that of the sum is
+    weight_i prediction_i - wanted_i with weight_i = Σ_t w_it and wanted_i = Σ_t w_it label_it.
+    """
+
+    task: Task
+    inputs: Tensor  # [m, ...] as the model sees them
+    weight: Tensor  # [c, m]
+    wanted: Tensor  # [c, m, ...] shaped like the outputs
+    vectorise: bool = True  # compute rows by vmap rather than one by one, where there are several
+
+    @cached_property
+    def _chain(self) -> Chain | None:
+        found = Chain.of(self.task.module, self.task.layout, self.task.objective) if self.vectorise else None
+        return found if found is not None and found.takes(self.inputs.unsqueeze(0)) else None
+
+    def pull(self, theta: Tensor) -> Tensor:
+        """The gradient [c, P] at theta [c, P] of the first c rows, without dropout."""
+        if self._chain is not None:
+            return self._chain.pull(theta, self.inputs.expand(len(theta), *self.inputs.shape), self._slope)
+        self.task.module.eval()
+        with torch.enable_grad():
+            params = {name: view.requires_grad_() for name, view in self.task.layout.views(theta.detach()).items()}
+            outputs = self._outputs(params, len(theta))
+            pieces = torch.autograd.grad(outputs, list(params.values()), self._slope(outputs.detach()))
+        return torch.cat([piece.flatten(1) for piece in pieces], dim=1)
+
+    def _outputs(self, params: dict[str, Tensor], rows: int) -> Tensor:
+        """[c, m, ...]"""
+        if self.vectorise and rows > 1:
+            return vmap(lambda own: functional_call(self.task.module, own, (self.inputs,)))(params)
+        own = [{name: view[row] for name, view in params.items()} for row in range(rows)]
+        return torch.stack([functional_call(self.task.module, one, (self.inputs,)) for one in own])
+
+    def _slope(self, outputs: Tensor) -> Tensor:
+        rows = len(outputs)
+        return _weigh(self.weight[:rows], soft(self.task, outputs)).sub_(self.wanted[:rows].view_as(outputs))
+
+
+def everyone(server: Server, task: Task) -> Memory:
+    """All memories with their clients' last predictions, as the one row that the server minimises."""
+    weight, wanted = _joined(server, server.weight), _joined(server, _weigh(server.weight, server.labels))
+    return Memory(task, recalled(server, task), weight.flatten()[None], wanted.flatten(0, 1)[None])
 
 
 @dataclass
@@ -153,23 +193,25 @@ class Recall:
     server: Server
 
     def __call__(self, theta: Tensor, grad: Tensor, batch: Batch) -> Tensor:
-        terms = [(self._everyone, self._own(client)) for client in self.cohort.ids[: len(theta)]]
-        pull = memory_grad(self.cohort.task, theta, self._inputs, terms)
-        return grad.add_(pull.div_(self.cohort.num_examples[: len(theta)].unsqueeze(1)))
+        return grad.add_(self.memory.pull(theta))
 
     @cached_property
-    def _inputs(self) -> Tensor:
-        return recalled(self.server, self.cohort.task)
-
-    @cached_property
-    def _everyone(self) -> Term:
-        labels = predictions(self.cohort.task, self.server.theta, self.server.inputs.flatten(0, 1))
-        return Term(slice(None), joined(self.server)[0], labels)
-
-    def _own(self, client: int) -> Term:
-        size = self.server.weight.shape[1]
-        where = slice(None) if len(self.server.inputs) == 1 else slice(client * size, (client + 1) * size)
-        return Term(where, -self.server.weight[client], self.server.labels[client])
+    def memory(self) -> Memory:
+        """Per example of each client, as its gradient is."""
+        server, task, ids = self.server, self.cohort.task, torch.tensor(self.cohort.ids)
+        weight = _joined(server, server.weight)
+        labels = predictions(task, server.theta, server.inputs.flatten(0, 1))
+        wanted = _weigh(weight, labels.unflatten(0, weight.shape))
+        own = (
+            torch.arange(len(ids)),
+            ids if len(weight) > 1 else torch.zeros_like(ids),
+        )  # each client's place in its row
+        weight, wanted = (part.expand(len(ids), *part.shape).clone() for part in (weight, wanted))
+        weight[own] -= server.weight[ids]
+        wanted[own] -= _weigh(server.weight[ids], server.labels[ids])
+        each = 1 / self.cohort.num_examples
+        weight, wanted = (_weigh(each, part).flatten(1, 2) for part in (weight, wanted))
+        return Memory(task, recalled(server, task), weight, wanted, self.cohort.oracle.vectorise)
 
 
 def recalled(server: Server, task: Task) -> Tensor:
@@ -177,49 +219,40 @@ def recalled(server: Server, task: Task) -> Tensor:
     return task.data.prepare(server.inputs.flatten(0, 1), task.dtype)
 
 
-def joined(server: Server) -> tuple[Tensor, Tensor]:
-    """Weights [m] and labels [m, ...] of all memories.
-
-    Where clients share their inputs, each input has the mean of their labels: the losses here are linear in the
-    label up to a constant, so the gradient is that of the sum over clients.
-    """
-    weight, labels = server.weight, server.labels
-    if len(server.inputs) == len(weight):
-        return weight.flatten(), labels.flatten(0, 1)
-    total = weight.sum(0)
-    return total, torch.einsum("km,km...->m...", weight / total.clamp_min(1e-30), labels)
+def _joined(server: Server, value: Tensor) -> Tensor:
+    """What clients say [K, M, ...] of each input that there is; summed to [1, M, ...] where they share their inputs."""
+    return value if len(server.inputs) == len(value) else value.sum(0, keepdim=True)
 
 
-def memory_grad(task: Task, theta: Tensor, inputs: Tensor, terms: Sequence[Sequence[Term]]) -> Tensor:
-    """Gradient at theta [c, P] of each row's own sum of terms, without dropout; [c, P]."""
+def _weigh(weight: Tensor, value: Tensor) -> Tensor:
+    """weight [...] times value [..., more axes]."""
+    return weight.view(*weight.shape, *[1] * (value.dim() - weight.dim())) * value
 
-    def total(outputs: Tensor) -> Tensor:
-        own = [(row, term) for row, some in enumerate(terms) for term in some]
-        losses = [task.objective.loss(outputs[row, term.where], term.labels) for row, term in own]
-        return torch.stack([term.weight @ loss for (_, term), loss in zip(own, losses, strict=True)]).sum()
 
-    task.module.eval()
-    chain = Chain.of(task.module, task.layout, task.objective)
-    if chain is not None and chain.takes(inputs.unsqueeze(0)):
-        return chain.pull(theta, inputs.expand(len(theta), *inputs.shape), total)
-    with torch.enable_grad():
-        leaf = theta.detach().requires_grad_()
-        rows = [functional_call(task.module, task.layout.views(row), (inputs,)) for row in leaf]
-        return torch.autograd.grad(total(torch.stack(rows)), leaf)[0]
+def soft(task: Task, outputs: Tensor) -> Tensor:
+    """What the objective predicts: the mean of a target, shaped like the outputs."""
+    found = task.objective.probabilities(outputs).to(outputs.dtype)
+    return found[..., 1:] if isinstance(task.objective, Binary) else found
 
 
 def predictions(task: Task, theta: Tensor, stored: Tensor) -> Tensor:
     """Soft labels [m, ...] of stored inputs, as the objective takes targets."""
     if isinstance(task.objective, NextToken):
         raise ValueError("method.name=fedlap_func: predictions of text are not supported; choose another method")
-    found = task.objective.probabilities(task.outputs(theta, stored)).to(task.dtype)
-    return found[:, 1] if isinstance(task.objective, Binary) else found
+    found = soft(task, task.outputs(theta, stored))
+    return found.squeeze(-1) if isinstance(task.objective, Binary) else found
+
+
+def _said(task: Task, theta: Tensor, stored: list[Tensor]) -> Tensor:
+    """Each client's predictions [C, M, ...] on its own inputs."""
+    return torch.stack([predictions(task, row, inputs) for row, inputs in zip(theta, stored, strict=True)])
 
 
 def _remember(server: Server, total: Totals) -> Server:
     """Take up what active clients said; a client that was left out of the round has an empty row."""
-    heard = total["number"] > 0
-    ids = total["number"][heard] - 1
+    numbers = total["number"].cpu()  # once a round the host waits for these
+    (heard,) = numbers.nonzero(as_tuple=True)
+    ids = numbers[heard] - 1
     new = {name: getattr(server, name).clone() for name in ("inputs", "weight", "labels", "known")}
     for name in ("inputs", "weight", "labels"):
         if name in total:

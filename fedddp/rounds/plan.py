@@ -18,15 +18,17 @@ from fedddp.core.rng import stream
 from fedddp.rounds.cost import Cost, Work
 
 
-def default_width(params: int, convolutional: bool, clients: int) -> int:
-    """A fixed rule, so that it never differs between machines of a run.
+def default_width(params: int, convolutional: bool, clients: int, device: str = "cpu") -> int:
+    """A fixed rule of the kind of device and model: it never differs between the ranks of a run, and nothing is timed.
 
-    Dense models are fastest when a few clients' parameters and gradients share the cache; convolutions gain
-    nothing from batching over clients on a CPU. At least four blocks leave something to balance.
+    On a CPU dense models are fastest when a few clients' parameters and gradients share the cache, and convolutions
+    gain nothing from batching over clients. Any other device wants work for thousands of cores, so a cohort is as wide
+    as a few hundred million numbers allow. At least four blocks leave something to balance.
     """
-    if convolutional:
+    if device == "cpu" and convolutional:
         return 1
-    return max(1, min(1_500_000 // max(params, 1), clients // 4, 64))
+    room = 1_500_000 if device == "cpu" else 200_000_000
+    return max(1, min(room // max(params, 1), clients // 4, 64))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import torch
 
 from fedddp.checks import pretend
 from fedddp.checks.ranks import apart
-from fedddp.checks.rows import Failure
+from tests import forked
 
 pytestmark = pytest.mark.skipif(not pretend.possible(), reason="needs a newer torch")
 
@@ -39,17 +39,17 @@ def generator_of_the_cpu() -> None:
 
 
 def test_changes_in_place_and_of_data():
-    assert apart(shapes_and_data) == [["pretend", [3], [1.0, 1.0], [3.0, 3.0, 3.0]]]
+    assert forked.call(apart, shapes_and_data) == [["pretend", [3], [1.0, 1.0], [3.0, 3.0, 3.0]]]
 
 
 def test_a_number_and_an_index_may_come_from_the_cpu():
-    assert apart(number_and_index) == [[3.0, 1.0]]
+    assert forked.call(apart, number_and_index) == [[3.0, 1.0]]
 
 
 def test_tensors_and_generators_may_not():
     with pytest.raises(
-        Failure, match=r"aten.add.Tensor: tensors of the device and of the CPU \(tests/checks/test_pret"
+        AssertionError, match=r"aten.add.Tensor: tensors of the device and of the CPU \(tests/checks/test_pret"
     ):
-        apart(mixed)
-    with pytest.raises(Failure, match="a generator of the CPU for a tensor of the device"):
-        apart(generator_of_the_cpu)
+        forked.call(apart, mixed)
+    with pytest.raises(AssertionError, match="a generator of the CPU for a tensor of the device"):
+        forked.call(apart, generator_of_the_cpu)

@@ -1,6 +1,8 @@
 """FedBEns: products of the clients' mixtures, found by phases; clients that come and go."""
 
 from dataclasses import field, replace
+from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -14,9 +16,10 @@ from fedddp.core.data import Examples
 from fedddp.core.rng import stream
 from fedddp.exchange.messages import Sum
 from fedddp.local import exact, sgd
-from fedddp.methods import fedbens
+from fedddp.methods import _mixture, fedbens
 from fedddp.methods._layers import initialisations
-from fedddp.methods._mixture import medians
+from fedddp.methods._mixture import Mixture, medians, slope
+from fedddp.methods._structures import STRUCTURES
 from fedddp.rounds.federate import ServerFailed
 from tests import toy
 from tests.methods import given
@@ -104,6 +107,30 @@ def test_the_gradient_is_that_of_the_log_mixtures(exchange, structure, rule):
     objective = objective + (2 if rule == "divided" else -2) * prior.log_prob(theta)
     (truth,) = torch.autograd.grad(objective.sum(), theta)
     close(gradient(fed, theta.detach()), truth, 1e-7)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize(("cached", "most"), [(1 << 21, 1 << 26), (1, 1 << 26), (1, 1)])
+def test_mixtures_together_are_as_one_component_after_the_other(structure, cached, most, monkeypatch):
+    """In portions of any size, with a client of fewer components and one that has none."""
+    monkeypatch.setattr(_mixture, "CACHED", cached)
+    monkeypatch.setattr(_mixture, "MOST", most)
+    task, kept, draw = given.task(given.mlp(), (5,)), STRUCTURES[structure], stream(structure)
+    cohort = Cohort((1, 2, 0), 0, task, Oracle(task.module, task.layout, task.objective))
+    rows = torch.stack([kept.measure(cohort, given.around(task, spread)) for spread in (0.1, 0.2)], 1)
+    modes = 0.05 * torch.randn(3, 2, task.layout.numel, generator=draw, dtype=torch.float64)
+    weight = torch.tensor([[0.3, 0.7], [0, 0], [1, 0]], dtype=torch.float64)
+    logdet, theta = torch.rand(3, 2, generator=draw, dtype=torch.float64), modes[0] + modes[2, 0]
+    times = partial(kept.product, task, delta=0.4)
+    slopes, values = slope(Mixture(modes, rows, logdet, weight), theta, times, temperature=2.0)
+    for c, m in product(range(3), range(2)):
+        parts = weight[c].nonzero().flatten().tolist()
+        pulls = [times(rows[c, [n]], (theta[m] - modes[c, n]).view(1, 1, -1)).flatten() / 2.0 for n in parts]
+        energy = [0.5 * (theta[m] - modes[c, n]) @ pull for n, pull in zip(parts, pulls, strict=True)]
+        logs = [weight[c, n].log() + 0.5 * logdet[c, n] - e for n, e in zip(parts, energy, strict=True)]
+        share = torch.stack(logs).softmax(0) if logs else []
+        close(slopes[c, m], sum((r * pull for r, pull in zip(share, pulls, strict=True)), torch.zeros_like(theta[m])))
+        close(values[c, m], -torch.stack(logs).logsumexp(0) if logs else torch.zeros_like(values[c, m]))
 
 
 @pytest.mark.parametrize(("rule", "share"), [("divided", toy.K), ("printed", toy.K / (2 * toy.K - 1))])

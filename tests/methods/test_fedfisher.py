@@ -1,11 +1,15 @@
 """FedFisher: the minimum of the clients' quadratics, found by phases."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
+from fedddp.core.data import Examples
 from fedddp.local import exact
 from fedddp.methods import fedfisher
+from fedddp.methods._descent import scores
 from tests import toy
 from tests.methods import given
 
@@ -69,6 +73,17 @@ def test_validation_points_choose_the_place_on_the_way(exchange):
     assert torch.equal(state.theta, state.descent.best[0])
     assert given.accuracy(task, state.theta) == pytest.approx(float(state.descent.score[0]))
     assert state.descent.score[0] >= given.accuracy(task, state.descent.theta[0])
+
+
+def test_without_classes_the_least_loss_on_validation_points_chooses(exchange):
+    task = toy.task()
+    held = Examples(task.data.train.inputs[:9], task.data.train.targets[:9])
+    task = replace(task, data=replace(task.data, validation=held))
+    method = fedfisher.Method(fisher="diag", steps=40, lr=0.1, validate_every=4)
+    state = given.merge(method, given.around(task), task, exchange)
+    losses = (held.inputs @ state.theta - held.targets).square() / 2
+    close(state.descent.score[0], -losses.mean())
+    assert state.descent.score[0] >= scores(task, state.descent.theta)[0]
 
 
 def test_kfac_refuses_normalisation_layers(exchange):

@@ -4,15 +4,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
+from torch.func import functional_call
 
 from fedddp.clients.cohort import Cohort
-from fedddp.core.objective import Binary
+from fedddp.core.objective import Binary, CrossEntropy, MultiLabel, SquaredError
 from fedddp.core.rng import stream
 from fedddp.local import adam, sgd
 from fedddp.methods import fedlap, fedlap_func
 from fedddp.runs import config as configuration
 from fedddp.runs.build import make_task
 from tests import toy
+from tests.methods import given
 from tests.small import MODELS, settings
 
 LOCAL = sgd.Solver(lr=0.02, epochs=2, batch_size=5)
@@ -49,9 +52,7 @@ def test_the_pooled_optimum_stays_where_it_is(exchange, binary):
     theta = _optimum(cohort, delta)
     labels = torch.stack([fedlap_func.predictions(task, theta, inputs) for inputs in server.inputs])
     server = server._replace(theta=theta, labels=labels)
-    inputs = fedlap_func.recalled(server, task)
-    everyone = fedlap_func.Term(slice(None), *fedlap_func.joined(server))
-    assert fedlap_func.memory_grad(task, theta.unsqueeze(0), inputs, [(everyone,)]).norm() < 1e-9
+    assert fedlap_func.everyone(server, task).pull(theta.unsqueeze(0)).norm() < 1e-9
     recalling = cohort.steered(fedlap_func.Recall(cohort, server))
     rows = theta.repeat(toy.K, 1)
     for batch in cohort.everything():
@@ -129,23 +130,37 @@ def test_public_inputs_are_shared_by_all(exchange):
     fed = toy.federation(method, adam.Solver(lr=0.01, epochs=3), task, exchange)
     server = toy.iterate(fed, 3)[-1]
     assert server.inputs.shape[:2] == (1, 20)
-    weight, labels = fedlap_func.joined(server)
-    assert float(weight.sum()) == pytest.approx(0.1 * int(task.num_examples.sum()), rel=1e-5)
-    torch.testing.assert_close(labels.sum(1), torch.ones(20))
+    memory = fedlap_func.everyone(server, task)
+    assert memory.weight.shape == (1, 20)
+    assert float(memory.weight.sum()) == pytest.approx(0.1 * int(task.num_examples.sum()), rel=1e-5)
+    torch.testing.assert_close(memory.wanted.sum(2), memory.weight)
     with pytest.raises(ValueError, match=r"set data\.validation"):
         method.init_server(toy.task())
 
 
-def test_the_pull_of_memories_by_hand_is_that_of_autograd(digits, monkeypatch):
-    """For several clients at once, each with terms of its own."""
-    task, draw = digits, stream("memories")
+@pytest.mark.parametrize("objective", [CrossEntropy(), Binary(), MultiLabel(), SquaredError()])
+@pytest.mark.parametrize("how", ["chain", "vmap", "loop"])
+def test_the_pull_of_memories_is_the_gradient_of_their_losses(how, objective):
+    """For several clients at once, each with two terms of its own for every input."""
+    outputs = 1 if isinstance(objective, Binary) else 3
+    module = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, outputs))
+    task = replace(given.task(module, (5,)), objective=objective)
+    draw = stream("memories")
     theta = task.initial + 0.1 * torch.randn(3, len(task.initial), generator=draw, dtype=torch.float64)
-    inputs = task.data.prepare(task.data.train.inputs[:9], torch.float64)
-    labels = torch.rand(9, 10, generator=draw, dtype=torch.float64).softmax(1)
-    weight = torch.rand(9, generator=draw, dtype=torch.float64)
-    everyone = fedlap_func.Term(slice(None), weight, labels)
-    own = [fedlap_func.Term(slice(3 * k, 3 * k + 3), -weight[:3], labels[:3].roll(k, 0)) for k in range(3)]
-    terms = [(everyone, term) for term in own]
-    by_hand = fedlap_func.memory_grad(task, theta, inputs, terms)
-    monkeypatch.setattr(fedlap_func.Chain, "of", lambda *_: None)
-    torch.testing.assert_close(by_hand, fedlap_func.memory_grad(task, theta, inputs, terms), rtol=0, atol=1e-12)
+    inputs = task.data.train.inputs[:9]
+    labels = torch.rand(2, 3, 9, outputs, generator=draw, dtype=torch.float64)
+    labels = labels / labels.sum(-1, keepdim=True) if outputs > 1 else labels
+    weight = torch.randn(2, 3, 9, generator=draw, dtype=torch.float64)
+    memory = fedlap_func.Memory(task, inputs, weight.sum(0), (weight.unsqueeze(3) * labels).sum(0), how != "loop")
+    if how == "vmap":
+        memory._chain = None
+    leaf, total = theta.clone().requires_grad_(), 0.0
+    for row in range(3):
+        made = functional_call(module, task.layout.views(leaf[row]), (inputs,))
+        for term in range(2):
+            target = labels[term, row].squeeze(1) if outputs == 1 else labels[term, row]
+            total = total + weight[term, row] @ objective.loss(made, target)
+    found = memory.pull(theta)
+    torch.testing.assert_close(found, torch.autograd.grad(total, leaf)[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(memory.pull(theta[:2]), found[:2], rtol=0, atol=1e-14)
+    assert (memory._chain is None) == (how != "chain")

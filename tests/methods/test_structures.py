@@ -43,9 +43,19 @@ def test_products_and_determinants_are_those_of_the_matrix(structure):
     rows = kept.measure(cohort, theta)
     assert rows.shape == (3, kept.size(task))
     matrix = dense(structure, cohort, theta) + 0.3 * torch.eye(task.layout.numel, dtype=torch.float64)
-    vector = torch.randn(3, task.layout.numel, generator=stream(1), dtype=torch.float64)
-    close(kept.product(task, rows, vector, 0.3), (matrix @ vector.unsqueeze(2)).squeeze(2))
+    vectors = torch.randn(3, 4, task.layout.numel, generator=stream(1), dtype=torch.float64)
+    close(kept.product(task, rows, vectors, 0.3), vectors @ matrix.mT)
+    close(kept.product(task, rows, vectors), vectors @ matrix.mT - 0.3 * vectors)
     close(kept.logdet(task, rows, 0.3), torch.linalg.slogdet(matrix).logabsdet)
+
+
+def test_layers_of_equal_shape_are_multiplied_together_and_keep_their_places():
+    layers = [layer for _ in range(3) for layer in (nn.Tanh(), nn.Linear(4, 4))]
+    task, cohort, theta, kept = measured("kron", nn.Sequential(nn.Linear(5, 4), *layers, nn.Linear(4, 3)), (5,))
+    rows, matrix = kept.measure(cohort, theta), dense("kron", cohort, theta)
+    vectors = torch.randn(3, 2, task.layout.numel, generator=stream(3), dtype=torch.float64)
+    close(kept.product(task, rows, vectors), vectors @ matrix.mT)
+    close(kron(cohort, theta).product(vectors[:, 0]), (vectors @ matrix.mT)[:, 0])
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -68,3 +68,6 @@ def test_default_width_is_a_rule_of_kind_and_size():
     assert default_width(178_110, False, 10) == 2
     assert default_width(7_850, False, 1000) == 64
     assert default_width(44_190, True, 100) == 1
+    assert default_width(44_190, True, 100, "cuda") == 25, "a GPU would idle with one client at a time"
+    assert default_width(11_000_000, True, 100, "cuda") == 18
+    assert default_width(178_110, False, 1000, "cuda") == 64
