@@ -34,6 +34,7 @@ from fedddp.rounds.method import Method
 from fedddp.rounds.solver import Solver
 from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
+from fedddp.runs.claim import damaged, default_folder
 from fedddp.runs.config import Config
 from fedddp.runs.evaluate import Evaluator
 from fedddp.runs.finished import Run
@@ -92,9 +93,9 @@ def run(
         settings=settings,
     )
     name = configuration.stem(experiment) if experiment or _named_data(data, clients) else "python"
-    out = Path(folder) if folder is not None else Path("runs") / name / config.folder_name
+    out = Path(folder) if folder is not None else default_folder(Path("runs") / name, config, resume)
     module = model if isinstance(model, nn.Module) else None
-    if not (resume and (out / "summary.json").is_file() and _same(out, config)):
+    if not (resume and not damaged(out / "summary.json") and _same(out, config)):
         _start(config, out, ranks, resume and out.exists(), quiet)
     return Run(out, trust=True, module=module)
 

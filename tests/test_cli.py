@@ -80,12 +80,23 @@ MISTAKES = {  # found before a run starts
     "unknown experiment": (["run", "digitz"], "experiment digitz: unknown; did you mean digits?"),
     "no such file": (["run", "mine.yaml"], "mine.yaml: no such file"),
     "not a setting": (["run", "digits", "rounds"], "'rounds': not understood; settings are written key=value"),
+    "key of a section": (["run", "lr=0.1"], "lr: unknown key; did you mean local.lr?"),
+    "empty test set": (["run", "data.test_fraction=0"], "data.test_fraction=0.0: must be in (0, 1)"),
+    "environment": (["run", "data.root=${oc.env:HOME}"], "data.root=${oc.env:HOME}: ${...} is not filled in here"),
+    "not a number": (["run", "local.lr=nan"], "local.lr=nan: must be a finite number"),
+    "seed": (["run", "split.seed=abc"], "split.seed=abc: must be of type int"),
+    "half a list": (["run", "model.hidden=[64"], "model.hidden=[64: not understood as YAML"),
+    "large grid": (["sweep", "digits", "seed=0..1000000000"], "a grid of 1,000,000,001 points"),
     "no ranks": (["run", "--ranks", "0"], "--ranks 0: must be at least 1"),
     "no run": (["report", "nowhere"], "nowhere"),
 }
 LATE_MISTAKES = {  # found by the ranks
     "empty clients": (["split=iid", "split.clients=5000"], "use fewer clients (split.clients)"),
     "batch norm": (["model.name=tests/modules.py:WithBatchNorm"], "layer 'norm' is a BatchNorm1d"),
+    "wrong outputs": (
+        ["data=sklearn", "model.name=tests/modules.py:Tiny"],
+        "model=Tiny: fails on an input of shape [30]",
+    ),
     "no such module": (["model.name=no.such:Thing"], "model=no.such:Thing: no.such: cannot be imported"),
 }
 

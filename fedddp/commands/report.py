@@ -1,6 +1,7 @@
 """finished runs as a table, csv or a web page: mean ± deviation over seeds, beside published numbers"""
 
 import argparse
+import sys
 from pathlib import Path
 
 FORMATS = ("table", "md", "csv", "html")
@@ -37,9 +38,14 @@ def call(arguments: argparse.Namespace) -> int:
     title = ", ".join(folder.name or str(folder) for folder in arguments.folders)
     if out is None:
         print(reports.written(made, kind, title))
-    else:
+        return 0
+    try:
         reports.write(made, out, title, kind)
-        print(out)
+    except OSError as error:  # others may read these runs, but not write beside them
+        print(reports.written(made, "table" if kind == "html" else kind, title))
+        print(f"fedddp: {out}: cannot be written ({error.strerror}); name another file with --out", file=sys.stderr)
+        return int(arguments.out is not None)
+    print(out)
     return 0
 
 

@@ -97,19 +97,20 @@ class Dataset:
         targets = self.train.targets.index_select(0, flat).view(*index.shape, *self.train.targets.shape[1:])
         stored = self.train.inputs
         if self._bytes(dtype):
-            inputs = torch.empty(*index.shape, *stored.shape[1:]) if space is None else space[: len(index)]
+            shape = (*index.shape, *stored.shape[1:])
+            inputs = torch.empty(shape, device=stored.device) if space is None else space[: len(index)]
             size = stored[0].numel()
             kernels.call("gather", len(flat), size, flat, stored, float(self.scale), float(self.shift), inputs)
             return inputs, targets
         return self.prepare(stored.index_select(0, flat).view(*index.shape, *stored.shape[1:]), dtype), targets
 
     def _bytes(self, dtype: torch.dtype) -> bool:
-        """Whether inputs are bytes that one scale and one shift turn into float32 on the CPU: there is a kernel."""
+        """Whether inputs are bytes that one scale and one shift turn into float32: there is a kernel."""
         stored = self.train.inputs
-        plain = stored.dtype == torch.uint8 and stored.device.type == "cpu" and stored.is_contiguous()
+        plain = stored.dtype == torch.uint8 and stored.is_contiguous()
         one = not isinstance(self.scale, Tensor) and not isinstance(self.shift, Tensor)
         special = self.tokens or self.bag > 0 or dtype != torch.float32
-        return plain and one and not special and kernels.library() is not None
+        return plain and one and not special and kernels.has(stored.device.type)
 
     def to(self, device: torch.device) -> "Dataset":
         if device.type == "cpu":

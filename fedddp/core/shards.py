@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedddp.core.check import check
 from fedddp.core.contract import Contract
 from fedddp.core.data import Examples
 from fedddp.core.rng import stream
@@ -38,15 +39,18 @@ class Shards:
 
     @classmethod
     def of(cls, parts: Iterable[Tensor], minimum: int = 1) -> "Shards":
-        """Join the clients' indices; a client with fewer than `minimum` examples is refused."""
+        """Join the clients' indices; a client with fewer than `minimum` examples is refused, and one with none."""
         parts = list(parts)
         sizes = torch.tensor([len(part) for part in parts])
-        if len(sizes) == 0 or int(sizes.min()) < minimum:
-            small = int(sizes.argmin()) if len(sizes) else 0
-            have = int(sizes[small]) if len(sizes) else 0
+        if len(sizes) == 0:
+            raise ValueError("split: no client is left; ask for less (split.minimum, split.keep), or use more data")
+        small = int(sizes.argmin())
+        if int(sizes[small]) < max(minimum, 1):
+            empty = ", or split.minimum=1: an empty client cannot train" if minimum < 1 else ""
             raise ValueError(
-                f"split: client {small} of {len(sizes)} has {have} examples, fewer than {minimum}: "
-                "use fewer clients (split.clients), more data, or a more even split (a larger split.alpha)"
+                f"split: client {small} of {len(sizes)} has {int(sizes[small])} examples, "
+                f"fewer than {max(minimum, 1)}: "
+                f"use fewer clients (split.clients), more data, or a more even split (a larger split.alpha){empty}"
             )
         offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
         return cls(torch.cat(parts), offsets)
@@ -54,8 +58,21 @@ class Shards:
     @classmethod
     def deal(cls, split: "Split", examples: Examples, seed: int) -> "Shards":
         """What a `Split` makes of the training examples with the split's own seed."""
+        wanted = split.count() or 0
+        if wanted > len(examples) and not split.repeats:  # said before as many lists are made
+            raise ValueError(
+                f"split.clients={wanted}: more than the {len(examples)} training examples; "
+                "use fewer clients (split.clients), or more data"
+            )
         parts = split.deal(examples, stream(seed, "split"))
         return parts if isinstance(parts, Shards) else cls.of(parts, split.minimum)
+
+    def refuse_strange(self, examples: int) -> None:
+        """Whoever dealt them, clients have examples, and these exist."""
+        if self.num_clients < 1 or int(self.num_examples.min()) < 1:
+            raise ValueError(f"split: client {int(self.num_examples.argmin())} is empty and cannot train; leave it out")
+        if self.order.dtype != torch.int64 or not 0 <= int(self.order.min()) <= int(self.order.max()) < examples:
+            raise ValueError(f"split: deals examples that are no integers from 0 to {examples - 1}")
 
     @property
     def num_clients(self) -> int:
@@ -105,6 +122,9 @@ class Shards:
 class Split(Contract, extends=True):
     repeats: ClassVar[bool] = False  # True: an example may be given out more than once
     minimum: int = 1  # smallest client
+
+    def __post_init__(self) -> None:
+        check("split.minimum", self.minimum, self.minimum >= 0, "at least 0")
 
     @abstractmethod
     def deal(self, examples: Examples, generator: torch.Generator) -> list[Tensor] | Shards:

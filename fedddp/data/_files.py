@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedddp.core.check import first_line
 from fedddp.core.data import root
 
 
@@ -45,5 +46,6 @@ def reading(path: Path, kind: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # decompressors, unpicklers and parsers each raise their own
-        reason = str(error) or type(error).__name__
-        raise ValueError(f"{path}: cannot be read as {kind}, it may be truncated or damaged: {reason}") from error
+        raise ValueError(
+            f"{path}: cannot be read as {kind}, it may be truncated or damaged: {first_line(error)}"
+        ) from error

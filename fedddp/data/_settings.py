@@ -27,8 +27,11 @@ class Subset(Source, extends=True):
 
     def dataset(self, train: Examples, test: Examples, classes: int, **more: Any) -> Dataset:
         """The loaded parts as this source's Dataset: a fraction of the training set, part of it held out."""
+        if len(train) == 0:
+            raise ValueError("data: nothing is left to train on; choose a smaller data.test_fraction, or more data")
         if self.fraction < 1:
-            train = train.take(share(train.targets, self.fraction, stream(self.fraction_seed, "fraction")))
+            some = share(train.targets, self.fraction, stream(self.fraction_seed, "fraction"), "data.fraction")
+            train = train.take(some)
         held = None
         check("data.validation", self.validation, self.validation < len(train), f"below {len(train)} training points")
         if self.validation:
@@ -62,21 +65,25 @@ class Table(Subset, extends=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check("data.test_fraction", self.test_fraction, 0 < self.test_fraction < 1, "in (0, 1)")
+        check_test_fraction(self.test_fraction)
 
     def rows(
         self, rows: Examples, classes: int, numeric: Tensor | None = None, test: Tensor | None = None, **more: Any
     ) -> Dataset:
         """All rows of one table, the rows `test` (or a share) to test on; `numeric` [F] marks what to standardise."""
         if test is None:
-            test = share(rows.targets, self.test_fraction, stream(self.test_seed, "test"))
+            test = share(rows.targets, self.test_fraction, stream(self.test_seed, "test"), "data.test_fraction")
         data = self.dataset(rows.take(others(test, len(rows))), rows.take(test), classes, **more)
         if not self.standardise:
             return data
         return centred(data, *column_moments(data.train.inputs, numeric))
 
 
-def share(targets: Tensor, fraction: float, generator: torch.Generator) -> Tensor:
+def check_test_fraction(fraction: float) -> None:
+    check("data.test_fraction", fraction, 0 < fraction < 1, "in (0, 1)")
+
+
+def share(targets: Tensor, fraction: float, generator: torch.Generator, key: str = "data.fraction") -> Tensor:
     """Sorted indices of a random share of the examples: of each class its rounded share, where there are classes."""
     everything = torch.arange(len(targets))
     stratified = targets.dim() == 1 and not targets.is_floating_point()
@@ -86,7 +93,7 @@ def share(targets: Tensor, fraction: float, generator: torch.Generator) -> Tenso
     ]
     index = torch.cat(picked).sort().values
     if len(index) == 0:
-        raise ValueError(f"a share of {fraction} leaves none of {len(targets)} examples; choose a larger one")
+        raise ValueError(f"{key}={fraction}: {fraction} leaves none of {len(targets)} examples; choose a larger share")
     return index
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from fedddp.data._files import reading
 from fedddp.data._leaf import Numbers, folder, users
 
+LONGEST = 10_000  # words of a text that may be asked for
 REMEDY = (
     "write the users of TensorFlow Federated's stackoverflow set there as LEAF JSON "
     '{"user_data": {user: {"x": [text, ...], "y": ["tag|tag", ...]}}}'

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from fedddp.data._files import reading
 
+MOST = 200_000_000  # numbers that a column of texts may become
 MISSING = {"", "?", "na", "n/a", "nan", "null", "none"}
 
 
@@ -30,19 +32,21 @@ def complete(rows: Sequence[list[str]]) -> list[list[str]]:
     return [row for row in rows if not any(cell.lower() in MISSING for cell in row)]
 
 
-def encode(columns: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+def encode(columns: Sequence[Sequence[str]], names: Sequence[str] = ()) -> tuple[Tensor, Tensor]:
     """Inputs [N, F] and which columns [F] are numbers; a category's columns are in the order of its sorted values."""
     parts, numeric = [], []
-    for column in columns:
-        found = numbers(column)
-        part = one_hot(column) if found is None else found.unsqueeze(1)
+    for column, name in zip_longest(columns, names):
+        found = numbers(column, name)
+        part = one_hot(column, name) if found is None else found.unsqueeze(1)
         parts.append(part)
         numeric += [found is not None] * part.shape[1]
     return torch.cat(parts, 1), torch.tensor(numeric)
 
 
-def one_hot(column: Sequence[str]) -> Tensor:
+def one_hot(column: Sequence[str], name: str | None = None) -> Tensor:
     values = sorted(set(column))
+    if len(values) * len(column) > MOST:
+        raise ValueError(f"column {name}: holds {len(values)} different texts, too many for a 0/1 column each; drop it")
     return torch.tensor([[float(cell == value) for value in values] for cell in column])
 
 
@@ -53,9 +57,13 @@ def labels(column: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
     return torch.tensor([number[cell] for cell in column]), tuple(names)
 
 
-def numbers(column: Sequence[str]) -> Tensor | None:
+def numbers(column: Sequence[str], name: str | None = None) -> Tensor | None:
     """The cells as numbers, if all of them are."""
     try:
-        return torch.tensor([float(cell) for cell in column])
+        found = torch.tensor([float(cell) for cell in column])
     except ValueError:
         return None
+    if not bool(found.isfinite().all()):
+        bad = column[int(found.isfinite().int().argmin())]
+        raise ValueError(f"column {name}: holds {bad}, which float32 cannot hold; leave such rows out")
+    return found

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedddp.core.check import check
+from fedddp.core.check import check, first_line
 from fedddp.core.data import Dataset, root
 from fedddp.data._arrays import Arrays
 from fedddp.data._files import reading
@@ -53,12 +53,20 @@ class Source(Arrays):
         for name in wanted:
             key = next(key for key in ("inputs", "targets", "clients") if getattr(self, key) == name)
             check(f"data.{key}", name, name in tables[0].column_names, f"one of {', '.join(tables[0].column_names)}")
-        return {name: [cell for table in tables for cell in table.column(name).to_pylist()] for name in wanted}
+        columns = {name: [cell for table in tables for cell in table.column(name).to_pylist()] for name in wanted}
+        for name, cells in columns.items():
+            check("data.path", self.path, bool(cells), f"a set whose split {split} has rows")
+            if any(cell is None for cell in cells):
+                raise ValueError(f"data.path={self.path}: the column {name} of the split {split} has empty cells")
+        return columns
 
     def _numbered(self, columns: dict[str, Any], name: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         """A column of both parts as numbers; texts are numbered alike in both."""
         cells = {part: columns[part][name] for part in columns}
-        if not isinstance(cells["train"][0], str):
+        texts = {isinstance(cell, str) for values in cells.values() for cell in values}
+        if len(texts) > 1:
+            raise ValueError(f"data.path={self.path}: the column {name} holds both texts and numbers")
+        if texts == {False}:
             return {part: numbers(values) for part, values in cells.items()}, ()
         numbered, names = labels(cells["train"] + cells["test"])
         train, test = numbered.split([len(cells["train"]), len(cells["test"])])
@@ -91,7 +99,7 @@ def _by_package(path: str, place: Path, split: str) -> Any:
             found = datasets.load_dataset(str(place) if place.is_dir() else path, split=split)
         return found.with_format("arrow")[:]
     except Exception as error:  # the package's own, the hub's and the network's errors have no common type
-        raise ValueError(f"data.path={path}: datasets cannot load the split {split}: {error}") from error
+        raise ValueError(f"data.path={path}: datasets cannot load the split {split}: {first_line(error)}") from error
 
 
 def numbers(cells: list[Any]) -> Tensor:
@@ -103,7 +111,7 @@ def numbers(cells: list[Any]) -> Tensor:
         array = array.astype(np.float32) if array.dtype == np.float64 else array
         return torch.from_numpy(array)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"a column cannot be read as numbers of one shape: {error}") from error
+        raise ValueError(f"a column cannot be read as numbers of one shape: {first_line(error)}") from error
 
 
 def _pixels(data: bytes) -> np.ndarray:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedddp.core.check import check
 from fedddp.core.data import Dataset, Examples
+from fedddp.core.sound import whole
 from fedddp.data._files import reading
 from fedddp.data._leaf import Numbers, folder, users
 from fedddp.data._settings import Images, Subset
@@ -58,8 +59,8 @@ class Source(Images):
 
 
 def images(x: list[Any], y: list[Any]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    pixels, labels = np.asarray(x, np.float64), np.asarray(y, np.int64)
-    if pixels.shape[1:] != (784,) or pixels.min() < 0 or pixels.max() > 1:
+    pixels, labels = np.asarray(x, np.float64), whole(y, "labels")
+    if pixels.shape[1:] != (784,) or not (pixels.min() >= 0 and pixels.max() <= 1):  # which NaN is not
         raise ValueError(f"images must be 784 numbers from 0 to 1, not {pixels.shape[1:]}")
     if labels.min() < 0 or labels.max() >= 62:
         raise ValueError(f"labels go from {labels.min()} to {labels.max()}, expected 0 to 61")

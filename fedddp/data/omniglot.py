@@ -19,7 +19,7 @@ from fedddp.core.check import check
 from fedddp.core.data import Dataset, Examples, root
 from fedddp.core.rng import stream
 from fedddp.data._files import downloads, missing, reading
-from fedddp.data._settings import Images, others, share
+from fedddp.data._settings import Images, check_test_fraction, others, share
 
 
 class Source(Images):
@@ -30,7 +30,7 @@ class Source(Images):
     def __post_init__(self) -> None:
         super().__post_init__()
         check("data.size", self.size, 1 <= self.size <= 105, "from 1 to 105")
-        check("data.test_fraction", self.test_fraction, 0 < self.test_fraction < 1, "in (0, 1)")
+        check_test_fraction(self.test_fraction)
 
     def load(self) -> Dataset:
         found = {key: data for place in _places(self.root) for key, data in _drawings(place)}
@@ -40,7 +40,7 @@ class Source(Images):
         inputs = torch.from_numpy(np.stack([_pixels(key, found[key], self.size) for key in keys]))
         targets = torch.tensor([number[key[:2]] for key in keys])
         everything = Examples(inputs, targets, torch.tensor([key[2] - 1 for key in keys]))
-        test = share(targets, self.test_fraction, stream(self.test_seed, "test"))
+        test = share(targets, self.test_fraction, stream(self.test_seed, "test"), "data.test_fraction")
         train = everything.take(others(test, len(keys)))
         names = tuple("/".join(character) for character in characters)
         return self.dataset(train, everything.take(test), len(characters), label_names=names)

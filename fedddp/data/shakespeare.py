@@ -16,7 +16,7 @@ import torch
 from fedddp.core.check import check
 from fedddp.core.data import Dataset, Examples
 from fedddp.data._files import find, reading
-from fedddp.data._settings import Subset
+from fedddp.data._settings import Subset, check_test_fraction
 from fedddp.data._text import LETTERS, windows
 
 REMEDY = "it is made from the plays in XML of Jon Bosak: one line of JSON for each role with its play and speeches"
@@ -33,7 +33,7 @@ class Source(Subset):
         super().__post_init__()
         check("data.length", self.length, self.length >= 1, "at least 1")
         check("data.step", self.step, self.step >= 1, "at least 1")
-        check("data.test_fraction", self.test_fraction, 0 < self.test_fraction < 1, "in (0, 1)")
+        check_test_fraction(self.test_fraction)
         check("data.minimum", self.minimum, self.minimum >= 1, "at least 1")
 
     def load(self) -> Dataset:

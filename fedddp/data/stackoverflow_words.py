@@ -10,7 +10,7 @@ import torch
 from fedddp.core.check import check
 from fedddp.core.data import Dataset, Examples
 from fedddp.data._settings import Subset
-from fedddp.data._stackoverflow import Posts, read
+from fedddp.data._stackoverflow import LONGEST, Posts, read
 from fedddp.data._text import next_words, vocabulary
 
 
@@ -23,6 +23,7 @@ class Source(Subset):
         super().__post_init__()
         for key in ("words", "length"):
             check(f"data.{key}", getattr(self, key), getattr(self, key) >= 1, "at least 1")
+        check("data.length", self.length, self.length <= LONGEST, f"at most {LONGEST}")
         check("data.most", self.most, self.most >= 0, "0 for all, or a number of sentences")
 
     def load(self) -> Dataset:

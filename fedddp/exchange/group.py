@@ -2,10 +2,10 @@
 
 import os
 import socket
+import time
 from array import array
 from collections.abc import Callable
 from datetime import timedelta
-from functools import cache
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -13,14 +13,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
+from fedddp.exchange.meeting import Meeting
 from fedddp.exchange.shared_memory import Shared, open_shared
+from fedddp.exchange.watch import Absent, Found, Watch, limit, told
+from fedddp.exchange.watch import RankLost as RankLost
 
 PIECE = 1 << 20  # words of a long sum that go together: the buffers do not grow with the message
 ON_THE_WAY = 4  # pieces at once
-
-
-class RankLost(RuntimeError):
-    """A peer died or did not answer in time."""
 
 
 class PeerFailed(RuntimeError):
@@ -42,30 +41,56 @@ class Exchange:
         self.device, self.timeout = device or torch.device("cpu"), timeout
         self.shares = self.world_size > 1 and shares
         self.ours = False
+        self.watch: Watch | None = None
         self._shared: Shared | None = None
         self._sockets: dict[torch.device, Sockets] = {}
 
     @classmethod
-    def connect(cls, device: torch.device, timeout: float = 600.0) -> "Exchange":
-        """The world that this process is in already, or the one that torchrun or Slurm describes, or a world of one."""
+    def connect(
+        cls, device: torch.device, timeout: float = 600.0, asked: Callable[[], bool] = lambda: False
+    ) -> "Exchange":
+        """The world that this process is in already, or the one that torchrun or Slurm describes, or a world of one.
+
+        `asked`: whether this process should end, while it waits for others.
+        """
         if dist.is_initialized():
-            return cls(device, timeout=timeout)
+            return cls(device, timeout=timeout)._watched()
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        wait = timedelta(seconds=timeout)
         rank, ranks = (int(os.environ.get(name, value)) for name, value in (("RANK", "0"), ("WORLD_SIZE", "1")))
-        store = _store(timeout) if "RANK" in os.environ else c10d.HashStore()
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         cls.opened += 1
-        named = c10d.PrefixStore(f"fedddp/{attempt}/{cls.opened}", store)  # no world reads an earlier one's keys
-        dist.init_process_group(backend, store=named, rank=rank, world_size=ranks, timeout=wait)
+        wait, watch = timedelta(seconds=timeout), None
+
+        def begin(store: c10d.Store) -> None:
+            dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=wait)
+
+        if ranks == 1:
+            begin(c10d.HashStore())
+        else:  # no world of this process reads an earlier one's keys
+            watch = Meeting(rank, ranks, timeout, asked).hold(f"fedddp/{cls.opened}", begin)
         made = cls(device, timeout=timeout)
-        made.ours = True
+        made.ours, made.watch = True, watch
         return made
 
     def close(self) -> None:
         """Leave a world that we joined; one that was there before us stays."""
+        if self.watch is not None:
+            self.watch.close()
         if self.ours:
             dist.destroy_process_group()
+
+    def leave(self, said: str) -> None:
+        """This rank fails, and says why to the others: they will miss it."""
+        if self.watch is not None:
+            self.watch.leave(said)
+
+    def _watched(self) -> "Exchange":
+        """In a world that was there before us, ranks tell each other through it where they answer."""
+        if self.world_size > 1 and self.device.type == "cpu":
+            self.watch = Watch(self.rank, os.environ.get("MASTER_ADDR", socket.gethostname()))
+            addresses: list[Any] = [None] * self.world_size
+            dist.all_gather_object(addresses, self.watch.address)
+            self.watch.peers = dict(enumerate(addresses))
+        return self
 
     def agree(self, numbers: list[int]) -> list[int]:
         """The elementwise maximum over ranks: how ranks settle scales, status and wishes."""
@@ -123,14 +148,21 @@ class Exchange:
             raise PeerFailed(self.tell(failure, self.world_size - first))
 
     def call(self, collective: Callable[..., Any], *args: object, **options: object) -> Any:
+        if self.watch is not None:
+            self.watch.calls += 1
+        start = time.monotonic()
         try:
             return collective(*args, **options)
         except RuntimeError as error:  # gloo and nccl name a socket, not a cause
-            reason = str(error).splitlines()[0]
-            raise RankLost(
-                f"rank {self.rank} lost contact with another rank: it died or took longer than the time-out "
-                f"(federation.timeout). The first failing rank's own message says why. [{reason}]"
-            ) from error
+            raise self._lost(error, late=time.monotonic() - start > 0.9 * self.timeout) from error
+
+    def _lost(self, error: RuntimeError, late: bool) -> RankLost:
+        seen = error if isinstance(error, Absent) else None
+        if self.watch is not None:
+            found, speaks = self.watch.find(late, seen)
+        else:
+            found, speaks = (Found(seen.lost, seen.how), True) if seen else (Found(), True)
+        return RankLost(told(found, self.rank, limit(self.timeout), str(error).splitlines()[0]), speaks)
 
 
 class Transport(Protocol):
@@ -153,22 +185,3 @@ class Sockets:
     def start(self, slot: int, words: int) -> Callable[[], None]:
         work = self.exchange.call(dist.all_reduce, self.source[slot, :words], async_op=True)
         return lambda: self.exchange.call(work.wait)
-
-
-@cache
-def _store(timeout: float) -> c10d.Store:
-    """Where the ranks of this job meet, as torchrun's variables say; the same for all worlds of the process."""
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    there = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # the launcher keeps it
-    master = not there and os.environ["RANK"] == "0"
-    wait = timedelta(seconds=timeout)
-    return c10d.TCPStore(host, port, is_master=master, timeout=wait, wait_for_workers=False)
-
-
-def open_store(host: str) -> tuple[object, int]:
-    """Where ranks meet: a store on a free port of `host` alone, and that port. It closes when the object goes."""
-    listener = socket.create_server((host, 0))
-    port = int(listener.getsockname()[1])
-    fd = listener.detach()
-    store = c10d.TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=fd)
-    return store, port

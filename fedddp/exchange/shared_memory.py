@@ -14,13 +14,13 @@ import select
 import sys
 import time
 from collections.abc import Callable
-from math import inf
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedddp.core.rng import key
+from fedddp.exchange.watch import Absent
 
 if TYPE_CHECKING:
     from fedddp.exchange.group import Exchange
@@ -39,8 +39,9 @@ class Shared:
         self.source = self.numbers[self.rank].unsqueeze(0)
         self.result = others[0].table[HEAD + words :].unsqueeze(0)
         self.ended = select.poll()
-        for other in others:
-            self.ended.register(other.life, select.POLLIN)
+        self.lives = {other.life.fileno(): rank for rank, other in enumerate(others)}
+        for life in self.lives:
+            self.ended.register(life, select.POLLIN)
 
     def start(self, slot: int, words: int) -> Callable[[], None]:
         """The first words of the result <- the sum of all sources; done when this returns."""
@@ -65,18 +66,27 @@ class Shared:
         """Go on when every rank is here. They come at about the same time: to look is quicker than to sleep."""
         turn = self.heads[self.rank][1] + 1
         self.heads[self.rank][1] = turn
-        looks, end = 0, inf
+        looks = 0
         for head in self.heads:
             while head[1] < turn:
                 looks += 1
-                if looks < PATIENCE:
-                    os.sched_yield()
-                    continue
-                if self.ended.poll(1) and head[1] < turn:  # a thousandth of a second, or a process that has ended
-                    raise RuntimeError("its process has ended")
-                end = min(end, time.monotonic() + self.exchange.timeout)
-                if time.monotonic() > end:
-                    raise RuntimeError("it did not come in time")
+                if looks > PATIENCE:
+                    return self._wait(turn)
+                os.sched_yield()
+        return None
+
+    def _wait(self, turn: int) -> None:
+        """The same, asleep between looks, and not for ever: Absent names the ranks that do not come."""
+        waited, before = 0.0, time.monotonic()
+        while behind := [rank for rank, head in enumerate(self.heads) if head[1] < turn]:
+            ended = [self.lives[life] for life, _ in self.ended.poll(1)]  # a thousandth of a second
+            if ended and any(self.heads[rank][1] < turn for rank in behind):
+                raise Absent(sorted(ended), "ended")
+            now = time.monotonic()
+            waited += min(now - before, 1.0)  # while we were stopped ourselves (Ctrl-Z), nobody kept us waiting
+            before = now
+            if waited > self.exchange.timeout:
+                raise Absent(behind, "behind")
 
 
 class Other(NamedTuple):

@@ -3,14 +3,16 @@
 import itertools
 import re
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
+from fedddp.core.check import shown
+from fedddp.runs import written
 from fedddp.runs.schema import flatten
 
 Point = list[str]
-RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})")
+MOST = 100_000  # points of a grid: more were hardly meant
 
 
 def points(words: Sequence[str], file: Path | None = None) -> list[Point]:
@@ -19,13 +21,23 @@ def points(words: Sequence[str], file: Path | None = None) -> list[Point]:
     for key in keys:
         if keys.count(key) > 1:
             raise ValueError(f"{key}: given twice; write its values as {key}=A,B")
-    grid = [list(point) for point in itertools.product(*map(_choices, words))]
-    return [[*first, *rest] for first in (read(file) if file else [[]]) for rest in grid]
+    given = read(file) if file else [[]]
+    choices = [_choices(word) for word in words]
+    _refuse_many(" ".join(words), len(given) * prod(map(len, choices)))
+    grid = [list(point) for point in itertools.product(*choices)]
+    return [[*first, *rest] for first in given for rest in grid]
 
 
 def _choices(word: str) -> list[str]:
     key, _, text = word.partition("=")
     return [f"{key}={value}" for value in values(text)]
+
+
+def _refuse_many(what: str, count: int) -> None:
+    if count > MOST:
+        raise ValueError(
+            f"{shown(what)}: a grid of {count:,} points, more than {MOST:,}; ask for fewer values at a time"
+        )
 
 
 def values(text: str) -> list[str]:
@@ -39,6 +51,7 @@ def values(text: str) -> list[str]:
         first, last = int(ends[1]), int(ends[2])
         if last < first:
             raise ValueError(f"{part}: an empty range; write it as {last}..{first}")
+        _refuse_many(part, last - first + 1)
         found += [str(number) for number in range(first, last + 1)]
     return found
 
@@ -60,10 +73,9 @@ def _split(text: str) -> list[str]:
 
 def read(path: Path) -> list[Point]:
     """A YAML list of points, each a mapping of settings: `- {method: fedprox, method.mu: 0.1}`."""
-    try:
-        listed = OmegaConf.to_container(OmegaConf.load(path))
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
+    if not path.is_file():
+        raise ValueError(f"{path}: cannot be read: no such file")
+    listed = written.load(path)
     if not isinstance(listed, list) or not listed or not all(isinstance(point, dict) for point in listed):
         raise ValueError(f"{path}: must be a YAML list of points such as - {{method: fedprox, seed: 1}}")
     return [[f"{key}={_written(value)}" for key, value in flatten(point)] for point in listed]

@@ -7,22 +7,26 @@ torchrun's agent starts them anew, and the function travels in a file.
 
 import logging
 import os
+import shutil
 import signal
+import socket
 import sys
 import tempfile
 import uuid
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 import torch
 
 from fedddp.jobs.processes import STOPS, Processes
-from fedddp.jobs.rendezvous import Place, join
+from fedddp.jobs.rendezvous import Place, describe
 from fedddp.runs.config import Config
 from fedddp.runs.rank import attempt, end_with_parent
 
 Work = Callable[[], int]
+HOST = "localhost"
 
 
 def default_ranks(config: Config) -> int:
@@ -43,48 +47,70 @@ def start(work: Work, ranks: int, threads: int = 1, debug: bool = False) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     if Path("/sys/class/net/lo").exists():  # ranks of one machine talk over loopback
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    with tempfile.TemporaryDirectory() as folder:
-        begin = _torchrun if torch.cuda.is_available() else _fork
-        return begin(work, ranks, Path(folder), debug)
+    begin = _torchrun if torch.cuda.is_available() else _fork
+    return begin(work, ranks, debug)
 
 
-def _fork(work: Work, ranks: int, folder: Path, debug: bool) -> int:
+def _fork(work: Work, ranks: int, debug: bool) -> int:
+    """They meet in a store of this process: it answers whatever happens to a rank, and leaves no file behind."""
     import fedddp.runs.job  # noqa: F401  once, for all ranks
+    from fedddp.exchange.meeting import keep_store
+    from fedddp.exchange.watch import listen
 
     context, name, parent = get_context("fork"), uuid.uuid4().hex, os.getpid()
-    places = [Place(rank, ranks, rank, name, "localhost") for rank in range(ranks)]
-    job = Processes([context.Process(target=_rank, args=(work, place, folder, parent, debug)) for place in places])
+    listener = listen(HOST)
+    places = [Place(rank, ranks, rank, name, HOST) for rank in range(ranks)]
+    job = Processes([context.Process(target=_rank, args=(work, place, listener, parent, debug)) for place in places])
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # until it is clear who has to act on them
     sys.stdout.flush()  # what waits in its buffer would be printed by every process
     for process in job.processes:
         process.start()
+    kept = keep_store(HOST, listener)  # now, since its thread would not live on behind a fork
     with job.listening():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
         code = job.wait()
+    del kept
     return _say(job.failed, code)
 
 
-def _rank(work: Work, place: Place, folder: Path, parent: int, debug: bool) -> None:
+def _rank(work: Work, place: Place, listener: socket.socket, parent: int, debug: bool) -> None:
     """A forked process as one rank."""
-    os.environ["TORCHELASTIC_RUN_ID"] = place.attempt
+    if place.ranks > 1:
+        describe(place, HOST, listener.getsockname()[1])
+    listener.close()
+    os.environ |= {"TORCHELASTIC_RUN_ID": place.attempt, "FEDDDP_STORE": "the launcher"}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     end_with_parent()
     if os.getppid() != parent:  # it was gone before it could take us along
         return
-    kept = join(folder, place)
-    code = attempt(work, debug)
-    del kept
-    sys.exit(code)
+    sys.exit(attempt(work, debug))
 
 
-def _torchrun(work: Work, ranks: int, folder: Path, debug: bool) -> int:
+def _torchrun(work: Work, ranks: int, debug: bool) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        return _torchrun_in(Path(folder), partial(_tidy, work, Path(folder), os.getpid()), ranks, debug)
+
+
+def _tidy(work: Work, folder: Path, launcher: int) -> int:
+    """A launcher that was killed cannot remove its folder: its ranks do."""
+    try:
+        return work()
+    finally:
+        if os.getppid() != launcher:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _torchrun_in(folder: Path, work: Work, ranks: int, debug: bool) -> int:
     import cloudpickle
-    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     file = folder / "work"
+    for name, module in list(sys.modules.items()):
+        if name.startswith("fedddp_plugin_"):  # read from a file by us: the ranks could not import it by this name
+            cloudpickle.register_pickle_by_value(module)
     file.write_bytes(cloudpickle.dumps((work, debug)))
     launch = LaunchConfig(
         min_nodes=1,
@@ -96,6 +122,7 @@ def _torchrun(work: Work, ranks: int, folder: Path, debug: bool) -> int:
         local_addr="localhost",
         max_restarts=0,
         monitor_interval=0.1,
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
     )
     try:
         elastic_launch(launch, sys.executable)("-m", "fedddp.jobs.worker", str(file))

@@ -5,12 +5,14 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 GRACE = 10.0  # seconds that the other ranks have to end after one failed
+BLINK = 1.0  # seconds that one of them may be stopped (SIGSTOP): it cannot end by itself
 
 
 @dataclass
@@ -20,18 +22,31 @@ class Processes:
     processes: list[BaseProcess]
     failed: int = -1  # the first that did
     failed_at: float = 0.0
+    asked: bool = False  # to stop
+    stopped: dict[int, float] = field(default_factory=dict)  # process id -> since when it was seen stopped
 
     def over(self) -> bool:
         """Whether all have ended; those that outlive a failed one for long are ended."""
         codes = [process.exitcode for process in self.processes]
-        if any(codes):
-            if self.failed < 0:
-                self.failed, self.failed_at = next(i for i, code in enumerate(codes) if code), time.monotonic()
-            if time.monotonic() - self.failed_at > GRACE:
-                self.signal(signal.SIGKILL)
+        if any(codes) and self.failed < 0:
+            self.failed, self.failed_at = next(i for i, code in enumerate(codes) if code), time.monotonic()
+        if self.failed >= 0 and time.monotonic() - self.failed_at > GRACE:
+            self.signal(signal.SIGKILL)
+        elif self.asked or codes.count(None) < len(codes):  # the rest should end by itself, and cannot if it is stopped
+            self._end_stopped(BLINK if self.failed >= 0 else GRACE)
         return None not in codes
 
+    def _end_stopped(self, patience: float) -> None:
+        """A stopped process gets no signal but SIGKILL."""
+        alive = [process.pid for process in self.processes if process.exitcode is None and process.pid]
+        now = time.monotonic()
+        self.stopped = {pid: self.stopped.get(pid, now) for pid in alive if is_stopped(pid)}
+        for pid, since in self.stopped.items():
+            if now - since >= patience:
+                os.kill(pid, signal.SIGKILL)
+
     def signal(self, number: int) -> None:
+        self.asked = True
         for process in self.processes:
             if process.exitcode is None and process.pid:
                 os.kill(process.pid, number)
@@ -51,3 +66,11 @@ class Processes:
         finally:
             for number, handler in kept.items():
                 signal.signal(number, handler)
+
+
+def is_stopped(pid: int) -> bool:
+    """By SIGSTOP or a debugger (Linux)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except OSError:
+        return False

@@ -1,14 +1,14 @@
 """A cluster in a file: partition, account, limits, what to load, which network; and the size of a job on it."""
 
+import shlex
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from fedddp.core.check import check, hint
+from fedddp.core.check import check, check_count, hint
 from fedddp.jobs import slurm_task
+from fedddp.runs import written
 from fedddp.runs.schema import typed
 
 
@@ -32,17 +32,18 @@ class Profile:
     options: dict[str, Any] = field(default_factory=dict)  # any other of sbatch: {constraint: a100, exclusive: true}
 
     def __post_init__(self) -> None:
-        check("profile.time", self.time, self.time >= 1, "at least 1 minute")
-        check("profile.nodes", self.nodes, self.nodes >= 1, "at least 1")
-        check("profile.gpus_per_node", self.gpus_per_node, self.gpus_per_node >= 0, "at least 0")
-        check("profile.cpus_per_rank", self.cpus_per_rank, self.cpus_per_rank >= 1, "at least 1")
-        check("profile.signal_delay", self.signal_delay, self.signal_delay >= 1, "at least 1 second")
-        check("profile.retries", self.retries, self.retries >= 0, "at least 0")
+        check_count("profile.time", self.time)  # minutes
+        check("profile.memory", self.memory, self.memory is None or self.memory > 0, "above 0 (GB)")
+        check_count("profile.nodes", self.nodes, most=100_000)
+        check_count("profile.gpus_per_node", self.gpus_per_node, least=0, most=1000)
+        check_count("profile.cpus_per_rank", self.cpus_per_rank, most=10_000)
+        check_count("profile.signal_delay", self.signal_delay)  # seconds
+        check_count("profile.retries", self.retries, least=0)
 
     def exports(self) -> list[str]:
         """Shell lines that name the network."""
         named = {"GLOO_SOCKET_IFNAME": self.gloo_interface, "NCCL_SOCKET_IFNAME": self.nccl_interface}
-        return [f"export {name}={value}" for name, value in named.items() if value]
+        return [f"export {name}={shlex.quote(value)}" for name, value in named.items() if value]
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def load(name: str) -> Profile:
     path = Path(name) if name.endswith((".yaml", ".yml")) else folder() / f"{name}.yaml"
     if not path.is_file():
         raise ValueError(f"--profile {name}: unknown; {hint(name, names())} (or name a .yaml file)")
-    given = OmegaConf.to_container(OmegaConf.load(path))
+    given = written.load(path)
     if not isinstance(given, dict):
         raise ValueError(f"{path}: must hold settings such as partition: gpu")
     profile: Profile = typed("profile", Profile, {str(key): value for key, value in given.items()})[0]

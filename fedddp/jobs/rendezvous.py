@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NAME = ".rendezvous"
-LIMIT = 600.0  # seconds; nodes may be slow to start Python from a shared disk
+LIMIT = 600.0  # seconds to wait for rank 0 where no federation.timeout is written down
+SLOW_START = 600.0  # at least so many under Slurm: nodes may be slow to start Python from a shared disk
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Place:
     local_rank: int
     attempt: str  # the same for all ranks of this attempt, another for every other attempt
     host: str  # how other ranks reach this machine
+    patience: float = 0.0  # seconds to wait for ranks that start, if that is more than federation.timeout
 
     @classmethod
     def in_slurm(cls) -> "Place":
@@ -35,6 +37,7 @@ class Place:
             local_rank=int(environ["SLURM_LOCALID"]),
             attempt=".".join(environ.get(name, "0") for name in names),
             host=socket.gethostname(),
+            patience=SLOW_START,
         )
 
 
@@ -47,7 +50,7 @@ def join(folder: Path, place: Place) -> object:
         return place
     kept: object = place
     if place.rank == 0:
-        from fedddp.exchange.group import open_store
+        from fedddp.exchange.meeting import open_store
 
         kept, port = open_store(place.host)
         write(folder, place, port)
@@ -56,16 +59,22 @@ def join(folder: Path, place: Place) -> object:
         found = _await(folder, place)
     if found is None:
         return None
+    describe(place, *found)
+    return kept
+
+
+def describe(place: Place, host: str, port: int) -> None:
+    """The world in the environment, whose ranks meet in the store that is open there."""
     os.environ |= {
         "RANK": str(place.rank),
         "WORLD_SIZE": str(place.ranks),
         "LOCAL_RANK": str(place.local_rank),
-        "MASTER_ADDR": found[0],
-        "MASTER_PORT": str(found[1]),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # all ranks connect to the store that is open already
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # all ranks connect to the store
         "TORCHELASTIC_RESTART_COUNT": "0",
+        "FEDDDP_PATIENCE": str(place.patience),
     }
-    return kept
 
 
 def write(folder: Path, place: Place, port: int) -> None:
@@ -83,9 +92,25 @@ def read(folder: Path, place: Place) -> tuple[str, int] | None:
 
 
 def _await(folder: Path, place: Place) -> tuple[str, int] | None:
-    until = time.monotonic() + LIMIT
+    limit = _timeout(folder)
+    patience = max(limit, place.patience)
+    until = time.monotonic() + patience
     while time.monotonic() < until:
         if (found := read(folder, place)) or (folder / "summary.json").exists():
             return found
         time.sleep(0.1)
-    raise RuntimeError(f"rank {place.rank} waited {LIMIT:.0f} s for rank 0 to write its address to {folder / NAME}")
+    setting = " (federation.timeout)" if patience == limit else ""
+    raise SystemExit(  # with this line and exit code 1: a rank that meets nobody has nothing to return to
+        f"fedddp: rank 0 has not answered for {patience:g} s{setting}: rank {place.rank} waited for its address in "
+        f"{folder / NAME}"
+    )
+
+
+def _timeout(folder: Path) -> float:
+    """The run's federation.timeout, if its configuration is in the folder already."""
+    from fedddp.runs.config import read as read_config
+
+    try:
+        return float(read_config(folder / "config.yaml")["federation"]["timeout"])
+    except (OSError, KeyError, TypeError, ValueError):
+        return LIMIT

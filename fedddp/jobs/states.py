@@ -1,13 +1,15 @@
 """What has become of each run: its files say whether it is done, its scheduler or its lock whether it is alive."""
 
-import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from fedddp.core.files import check_text, read_record
 from fedddp.jobs import queue, ticket
 from fedddp.jobs.ticket import Ticket
 from fedddp.runs import lock
+from fedddp.runs.metrics import parse
 
 ACTIVE = ("queued", "requeued", "running")
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
@@ -38,7 +40,29 @@ def look(folders: Iterable[Path]) -> dict[Path, State]:
     tickets = {folder: ticket.read(folder) for folder in folders}
     open_jobs = [t.job for f, t in tickets.items() if t and t.cluster == "slurm" and not _done(f)]
     known = queue.states(open_jobs)
-    return {folder: _state(folder, found, known) for folder, found in tickets.items()}
+    return {folder: _with_damage(folder, _state(folder, found, known)) for folder, found in tickets.items()}
+
+
+def _with_damage(folder: Path, state: State) -> State:
+    """The state, and what of the run's files cannot be read."""
+    found = damage(folder)
+    return State(state.name, "; ".join(filter(None, (state.detail, *found)))) if found else state
+
+
+def damage(folder: Path) -> list[str]:
+    """What is wrong with the records that a state is read from, each by its file; all else is the reports' to say."""
+    found, rounds = [ticket.damage(folder)], 0
+    try:
+        check_text(folder / "config.yaml")
+        rounds = int(read_record(folder / "summary.json").get("rounds", 0))
+    except FileNotFoundError:
+        pass
+    except ValueError as error:
+        found.append(f"{error}; --resume makes it anew")
+    records = _recent(folder, found.append)
+    if rounds and (not records or records[-1]["round"] != rounds):
+        found.append(f"{folder / 'metrics.jsonl'}: has lost the last rounds")
+    return [text for text in found if text]
 
 
 def _state(folder: Path, found: Ticket | None, known: dict[str, str]) -> State:
@@ -106,19 +130,31 @@ class Progress:
 
 def progress(folder: Path) -> Progress:
     """From the end of metrics.jsonl."""
-    path = folder / "metrics.jsonl"
-    records = [json.loads(line) for line in tail(path).splitlines() if line.endswith("}")] if path.exists() else []
+    records = _recent(folder, lambda _: None)
     found = ticket.read(folder)
     rounds = found.rounds if found else _configured_rounds(folder)
     if not records:
         return Progress(0, rounds, "", 0.0)
     shown = next((r[k] for r in reversed(records) for k in ("accuracy", "rmse", "nll") if r.get(k) is not None), None)
-    seconds = [record["seconds"] for record in records[-10:]]
-    metric = "" if shown is None else f"{shown:.4f}"
+    seconds = [record.get("seconds", 0.0) for record in records[-10:]]
+    metric = f"{shown:.4f}" if isinstance(shown, int | float) else ""
     return Progress(records[-1]["round"], rounds, metric, sum(seconds) / len(seconds))
 
 
+def _recent(folder: Path, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """The last records of metrics.jsonl."""
+    path = folder / "metrics.jsonl"
+    if not path.is_file():
+        return []
+    text = tail(path)
+    return parse(text.encode(), path, say, first=1 if path.stat().st_size <= TAIL else 0)
+
+
 def _configured_rounds(folder: Path) -> int:
+    """0 where config.yaml does not tell."""
     from omegaconf import OmegaConf
 
-    return int(OmegaConf.select(OmegaConf.load(folder / "config.yaml"), "federation.rounds"))
+    try:
+        return int(OmegaConf.select(OmegaConf.load(folder / "config.yaml"), "federation.rounds"))
+    except Exception:  # the YAML library's own error types are not public; `damage` names the file
+        return 0

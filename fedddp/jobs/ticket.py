@@ -1,10 +1,9 @@
 """job.json in a run's folder: where the run was sent to, and what became of it as far as its launcher knows."""
 
-import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from fedddp.core.files import write_json
+from fedddp.core.files import SEAL, Damaged, read_record, write_record
 
 NAME = "job.json"
 
@@ -21,7 +20,7 @@ class Ticket:
 
     def write(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / NAME, asdict(self))
+        write_record(folder / NAME, asdict(self))
 
     def note(self, folder: Path, outcome: str) -> None:
         replace(self, outcome=outcome).write(folder)
@@ -33,7 +32,28 @@ class Ticket:
 
 
 def read(folder: Path) -> Ticket | None:
+    """None where there is none, or where it cannot be read: `damage` says which."""
     try:
-        return Ticket(**json.loads((folder / NAME).read_text()))
-    except FileNotFoundError:
+        return _read(folder / NAME)
+    except (FileNotFoundError, ValueError):
         return None
+
+
+def damage(folder: Path) -> str:
+    """What is wrong with job.json; "" if nothing is, or if there is none."""
+    try:
+        _read(folder / NAME)
+    except FileNotFoundError:
+        return ""
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _read(path: Path) -> Ticket:
+    told = read_record(path)
+    told.pop(SEAL, None)
+    try:
+        return Ticket(**told)
+    except TypeError as error:
+        raise Damaged(f"{path}: is damaged ({error})") from error

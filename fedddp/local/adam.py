@@ -28,6 +28,8 @@ class Solver(Descent):
         super().__post_init__()
         check("local.beta1", self.beta1, 0 <= self.beta1 < 1, "in [0, 1)")
         check("local.beta2", self.beta2, 0 <= self.beta2 < 1, "in [0, 1)")
+        check("local.eps", self.eps, self.eps > 0, "above 0")
+        check("local.weight_decay", self.weight_decay, self.weight_decay >= 0, "at least 0")
 
     def blank(self, rows: int, task: Task) -> Moments:
         zeros = torch.zeros(2, rows, task.layout.numel, dtype=task.dtype, device=task.device)

@@ -16,8 +16,9 @@ from torch import Tensor
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.curvature import CURVATURES, curvature
 from fedddp.core import registry
-from fedddp.core.check import check
+from fedddp.core.check import check, check_count, hint
 from fedddp.core.gaussian import Family, diagonal, isotropic
+from fedddp.core.settings import kinds, settled
 from fedddp.core.task import Task
 from fedddp.rounds.iterative import Descent, Iterative
 from fedddp.rounds.solver import PosteriorFit, PosteriorSolver
@@ -37,16 +38,19 @@ class Solver(Iterative, PosteriorSolver):
         kinds = (*CURVATURES, "none")
         check("local.point", self.point, self.point in POINTS, " or ".join(POINTS))
         check("local.curvature", self.curvature, self.curvature in kinds, " or ".join(kinds))
-        check("local.samples", self.samples, self.samples >= 0, "0 for exact, or a number of samples")
+        check_count("local.samples", self.samples, least=0, most=100_000)
         self._solver()  # so that a mistake in args shows at once
 
     def _solver(self) -> Descent:
         shared = {own.name: getattr(self, own.name) for own in fields(Iterative)}
-        try:
-            made: Descent = registry.find("local", self.point)(**{**shared, **self.args})
-            return made
-        except TypeError as error:
-            raise ValueError(f"local.args={self.args}: not understood by {self.point}: {error}") from error
+        point = registry.find("local", self.point)
+        declared = kinds(point)
+        for key in self.args:
+            if key not in declared:
+                raise ValueError(f"local.args.{key}: not a setting of {self.point}; {hint(key, declared)}")
+        own = {key: settled(f"local.args.{key}", declared[key], value) for key, value in self.args.items()}
+        made: Descent = point(**{**shared, **own})
+        return made
 
     def memory(self, task: Task, count: int) -> Any:
         return self._solver().memory(task, count)

@@ -23,6 +23,7 @@ class Solver(Descent):
     def __post_init__(self) -> None:
         super().__post_init__()
         check("local.momentum", self.momentum, 0 <= self.momentum < 1, "in [0, 1)")
+        check("local.weight_decay", self.weight_decay, self.weight_decay >= 0, "at least 0")
         check(
             "local.nesterov",
             self.nesterov,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.curvature import CURVATURES, curvature
-from fedddp.core.check import check
+from fedddp.core.check import check, check_count
 from fedddp.core.gaussian import Family
 from fedddp.rounds.iterative import Iterative
 from fedddp.rounds.solver import PosteriorFit, PosteriorSolver
@@ -37,7 +37,8 @@ class Solver(Iterative, PosteriorSolver):
         super().__post_init__()
         check("local.lr", self.lr, self.lr <= 1, "in (0, 1]")
         check("local.curvature", self.curvature, self.curvature in CURVATURES, " or ".join(CURVATURES))
-        check("local.samples", self.samples, self.samples >= 0, "0 for the mean, or a number of pairs")
+        check_count("local.samples", self.samples, least=0, most=10_000)
+        check("local.tolerance", self.tolerance, self.tolerance >= 0, "at least 0")
 
     def fit(
         self, cohort: Cohort, cavity: Tensor, entropy_weight: float, start: Tensor, memory: Any, family: Family

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedddp.clients.cohort import Cohort
-from fedddp.core.check import check
+from fedddp.core.check import check, check_count
 from fedddp.core.objective import CrossEntropy
 from fedddp.core.params import Layout
 from fedddp.core.task import Task
@@ -56,8 +56,9 @@ class Method(method.Method[Server, Clients]):
 
     def __post_init__(self) -> None:
         for name in ("epochs", "passes", "generator_steps", "latent", "width"):
-            check(f"method.{name}", getattr(self, name), getattr(self, name) >= 1, "at least 1")
-        check("method.batch_size", self.batch_size, self.batch_size >= 2, "at least 2")
+            check_count(f"method.{name}", getattr(self, name), most=100_000)
+        check_count("method.batch_size", self.batch_size, least=2, most=100_000)
+        check("method.momentum", self.momentum, 0 <= self.momentum < 1, "in [0, 1)")
         for name in ("generator_lr", "lr", "temperature"):
             check(f"method.{name}", getattr(self, name), getattr(self, name) > 0, "above 0")
         check("method.diversity", self.diversity, self.diversity >= 0, "at least 0")

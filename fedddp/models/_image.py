@@ -5,7 +5,11 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from fedddp.core.check import check
+from fedddp.core.check import check_count
+
+
+def check_pool(pool: int) -> None:
+    check_count("model.pool", pool, most=10_000)
 
 
 def channels(shape: tuple[int, ...], pool: int = 1) -> tuple[list[nn.Module], int]:
@@ -13,7 +17,6 @@ def channels(shape: tuple[int, ...], pool: int = 1) -> tuple[list[nn.Module], in
 
     With `pool`, images are averaged over squares of so many pixels first: the same network on less work.
     """
-    check("model.pool", pool, pool >= 1, "at least 1")
     if len(shape) not in (2, 3):
         raise ValueError(
             f"model.name: this model takes images [H, W] or [C, H, W]; the data's inputs are {list(shape)}"

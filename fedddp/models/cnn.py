@@ -6,12 +6,20 @@ from itertools import pairwise
 from torch import nn
 
 from fedddp.core import model
+from fedddp.core.check import check, check_count
 from fedddp.models._image import channels
 
 
 class Model(model.Model):
     channels: list[int] = field(default_factory=lambda: [16, 32])
-    groups: int = 4
+    groups: int = 4  # of GroupNorm
+
+    def __post_init__(self) -> None:
+        check("model.channels", self.channels, len(self.channels) > 0, "a list of at least one")
+        for width in self.channels:
+            check_count("model.channels", width)
+        fine = self.groups >= 1 and all(width % self.groups == 0 for width in self.channels)
+        check("model.groups", self.groups, fine, f"a divisor of each of model.channels={self.channels}")
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         layers, depth = channels(shape)

@@ -6,12 +6,15 @@ conv 5x5 (32) - pool - conv 5x5 (64) - pool - 512 - 128 - classes, with ReLU
 from torch import nn
 
 from fedddp.core import model
-from fedddp.models._image import two_convolutions
+from fedddp.models._image import check_pool, two_convolutions
 
 
 class Model(model.Model):
     bias: bool = False
     pool: int = 1  # average images over squares of so many pixels first
+
+    def __post_init__(self) -> None:
+        check_pool(self.pool)
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         return two_convolutions(shape, (32, 64), [512, 128], outputs, self.bias, self.pool)

@@ -11,12 +11,17 @@ from itertools import pairwise
 from torch import nn
 
 from fedddp.core import model
-from fedddp.models._image import channels, classifier, conv
+from fedddp.core.check import check_count
+from fedddp.models._image import channels, check_pool, classifier, conv
 
 
 class Model(model.Model):
     hidden: int = 128
     pool: int = 1  # average images over squares of so many pixels first
+
+    def __post_init__(self) -> None:
+        check_count("model.hidden", self.hidden)
+        check_pool(self.pool)
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         layers, depth = channels(shape, self.pool)

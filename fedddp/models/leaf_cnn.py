@@ -6,11 +6,15 @@ conv 5x5 (32) - pool - conv 5x5 (64) - pool, both padded - 2048 - classes, with 
 from torch import nn
 
 from fedddp.core import model
+from fedddp.core.check import check_count
 from fedddp.models._image import channels, classifier, conv
 
 
 class Model(model.Model):
     hidden: int = 2048
+
+    def __post_init__(self) -> None:
+        check_count("model.hidden", self.hidden)
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         layers, depth = channels(shape)

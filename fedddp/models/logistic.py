@@ -5,7 +5,7 @@ from math import prod
 from torch import nn
 
 from fedddp.core import model
-from fedddp.core.check import check
+from fedddp.core.check import check, check_count
 
 
 class Model(model.Model):
@@ -13,7 +13,7 @@ class Model(model.Model):
     pool: int = 1  # average images over squares of so many pixels first: a Hessian needs few parameters
 
     def __post_init__(self) -> None:
-        check("model.pool", self.pool, self.pool >= 1, "at least 1")
+        check_count("model.pool", self.pool, most=10_000)
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         if self.pool == 1:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedddp.core import model
-from fedddp.core.check import check
+from fedddp.core.check import check, check_count
 
 
 class Model(model.Model):
@@ -27,7 +27,11 @@ class Model(model.Model):
 
     def __post_init__(self) -> None:
         check("model.predict", self.predict, self.predict in ("last", "all"), "last or all")
-        check("model.layers", self.layers, self.layers >= 1, "at least 1")
+        check_count("model.layers", self.layers, most=1000)
+        check_count("model.embedding", self.embedding)
+        check_count("model.hidden", self.hidden)
+        check_count("model.projection", self.projection, least=0)
+        check_count("model.vocabulary", self.vocabulary, least=0)
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         if len(shape) != 1:

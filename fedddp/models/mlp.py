@@ -7,7 +7,7 @@ from math import prod
 from torch import nn
 
 from fedddp.core import model
-from fedddp.core.check import check
+from fedddp.core.check import check, check_count
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh}
 
@@ -17,6 +17,8 @@ class Model(model.Model):
     activation: str = "relu"
 
     def __post_init__(self) -> None:
+        for width in self.hidden:
+            check_count("model.hidden", width)
         check("model.activation", self.activation, self.activation in ACTIVATIONS, " or ".join(ACTIVATIONS))
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:

@@ -45,7 +45,7 @@ def make(
         notes += choices
     rows = sorted(group(runs, [*by, *best_over]), key=lambda row: _rank(row, shown[0]))
     table = tables.build(rows, shown, sorted(at), target)
-    table.notes = notes
+    table.notes = notes + table.notes
     return Report(rows, shown, table)
 
 
@@ -71,12 +71,13 @@ def write(report: Report, out: Path, title: str, kind: str = "") -> None:
 
 def _finished(folders: Sequence[Path | str]) -> tuple[list[Record], list[str]]:
     """The runs that are done, and a line on those that are not: their last rounds are not their end."""
-    runs = read(folders)
+    notes: list[str] = []
+    runs = read(folders, notes)
     done = [run for run in runs if run.summary]
     if not done:
         raise ValueError(f"{', '.join(map(str, folders))}: none of {len(runs)} runs is done (no summary.json)")
     rest = len(runs) - len(done)
-    notes = [f"{rest} of {len(runs)} runs left out: not done yet"] if rest else []
+    notes += [f"{rest} of {len(runs)} runs left out: not done yet"] if rest else []
     missing = sorted({name for run in done for name in run.missing() if not name.endswith("=given")})
     return done, notes + [f"{name}: is gone; its runs cannot go on, and keep a copy in source/" for name in missing]
 

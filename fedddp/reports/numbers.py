@@ -32,13 +32,30 @@ class Number:
 
 
 def last_three(run: Record, metric: str, at: int | None = None) -> float:
-    """The mean of the last three evaluated rounds, up to round `at`; NaN if the run has not come so far."""
+    """The mean over rounds at - 2, at - 1 and at (the end, if not given); NaN if the run has not come so far."""
     rounds, values = run.series(metric)
-    if at is not None:
-        if not len(run.values) or run.column("round")[-1] < at:
-            return float("nan")
-        values = values[rounds <= at]
-    return float(values[-LAST:].mean()) if len(values) else float("nan")
+    values = values[np.isin(rounds, averaged(run, metric, at))]
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def averaged(run: Record, metric: str, at: int | None = None) -> list[int]:
+    """The rounds that `last_three` averages: where one of the three was not evaluated, the last three that were."""
+    rounds, _ = run.series(metric)
+    end = _end(run)
+    if not len(rounds) or (at is not None and end < at):
+        return []
+    found = [int(number) for number in rounds[rounds <= (at or end)]]
+    return found[-LAST:]
+
+
+def meant(run: Record, at: int | None = None) -> list[int]:
+    """The rounds that a number at round `at` should be the mean of."""
+    last = at or _end(run)
+    return list(range(max(1, last - LAST + 1), last + 1))
+
+
+def _end(run: Record) -> int:
+    return int(run.column("round")[-1]) if len(run.values) else 0
 
 
 def rounds_to(run: Record, target: float, metric: str = "accuracy") -> float:

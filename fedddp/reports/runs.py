@@ -1,23 +1,29 @@
-"""The runs below a folder. An index beside them keeps what was read, so that only what has changed is read again."""
+"""The runs below a folder. An index beside them keeps what was read, so that only what has changed is read again.
+
+What of a run is damaged is named in a note. A run whose configuration, summary or last round cannot be read is left
+out; the others are reported.
+"""
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedddp.core.files import whole
+from fedddp.core.files import Damaged, read_record, whole
 from fedddp.core.registry import SECTIONS, gone
 
 Array = NDArray[np.float64]
 
 INDEX = ".report.safetensors"
-VERSION = "2"  # of the index's layout
+VERSION = "3"  # of the index's layout
 FILES = ("config.yaml", "metrics.jsonl", "summary.json", "pictures.json")
 
 
@@ -51,15 +57,27 @@ class Record:
         return self.column("round")[there], values[there]
 
 
-def read(folders: Sequence[Path | str]) -> list[Record]:
-    """Every run below the folders, once, in the order of their paths."""
-    found = {run.folder.resolve(): run for folder in folders for run in _below(Path(folder))}
+def read(folders: Sequence[Path | str], notes: list[str] | None = None) -> list[Record]:
+    """Every run below the folders, once, in the order of their paths.
+
+    What is damaged is added to `notes`, or said on stderr if there are none.
+    """
+    said: list[str] = []
+    found = {run.folder.resolve(): run for folder in folders for run in _below(Path(folder), said.append)}
+    said = list(dict.fromkeys(said))
+    if not found and said:
+        raise ValueError("; ".join(said))
     if not found:
         raise ValueError(f"{', '.join(map(str, folders))}: no run below (a folder with config.yaml and metrics.jsonl)")
+    if notes is not None:
+        notes += said
+    else:
+        for note in said:
+            print(f"note: {note}", file=sys.stderr)
     return list(found.values())
 
 
-def _below(folder: Path) -> Iterator[Record]:
+def _below(folder: Path, say: Callable[[str], None]) -> Iterator[Record]:
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder")
     known = _load_index(folder)
@@ -68,17 +86,24 @@ def _below(folder: Path) -> Iterator[Record]:
         name, stamp = str(path.relative_to(folder)), _stamp(path)
         entry = known.get(name)
         if entry is None or entry[0]["stamp"] != stamp:
-            entry, changed = _parse(path, stamp), True
+            try:
+                entry, changed = _parse(path, stamp), True
+            except (ValueError, OSError) as error:
+                say(f"{error}: the run is left out")
+                continue
         entries[name] = entry
     if changed or len(entries) < len(known):
         _save_index(folder, entries)
     for name, (about, values) in entries.items():
-        yield Record(folder / name, values=values, **{key: value for key, value in about.items() if key != "stamp"})
+        for note in about["notes"]:
+            say(f"{folder / name}: {note}")
+        told = {key: value for key, value in about.items() if key not in ("stamp", "notes")}
+        yield Record(folder / name, values=values, **told)
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:
     for path, inner, files in os.walk(folder):
-        if "config.yaml" in files and "metrics.jsonl" in files:
+        if "config.yaml" in files and {"metrics.jsonl", "summary.json"} & {*files}:
             inner.clear()  # checkpoints hold no runs
             yield Path(path)
 
@@ -93,24 +118,26 @@ Entry = tuple[dict[str, Any], Array]  # a run as the index keeps it: what is not
 
 
 def _parse(path: Path, stamp: list[list[int]]) -> Entry:
-    from omegaconf import OmegaConf  # torch comes with these: two seconds, only when something must be read
-
-    from fedddp.runs.records import read_metrics
+    from fedddp.runs.claim import read_config  # torch comes with it: two seconds, only when something must be read
     from fedddp.runs.schema import relevant
 
-    config = OmegaConf.to_container(OmegaConf.load(path / "config.yaml"))
-    if not isinstance(config, dict):
-        raise ValueError(f"{path / 'config.yaml'}: not the configuration of a run")
-    plain = {str(key): value for key, value in config.items()}
-    columns, values = _table(read_metrics(path / "metrics.jsonl"))
+    plain = read_config(path / "config.yaml")
+    summary, notes = _record(path / "summary.json"), list[str]()
+    columns, values = _table(_rounds(path, summary, notes))
+    try:
+        pictures = _record(path / "pictures.json")
+    except Damaged as error:
+        pictures = {}
+        notes.append(f"{str(error).removeprefix(f'{path}/')}; its pictures are left out")
     about = {
         "stamp": stamp,
         "config": relevant(plain),
         "named": {section: str((plain.get(section) or {}).get("name", "")) for section in SECTIONS},
         "columns": columns,
-        "summary": _json(path / "summary.json"),
+        "summary": summary,
         "published": plain.get("published") or {},
-        "pictures": _json(path / "pictures.json"),
+        "pictures": pictures,
+        "notes": notes,
     }
     return json.loads(json.dumps(about)), values  # as it will come back from the index: round numbers become text
 
@@ -128,8 +155,32 @@ def _number(value: Any) -> float:
     return value if np.isfinite(value) else np.inf
 
 
-def _json(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text())) if path.exists() else {}
+def _rounds(path: Path, summary: dict[str, Any], notes: list[str]) -> list[dict[str, Any]]:
+    """The records of a run; of a finished one whose last is lost, no number would be that of its end."""
+    from fedddp.runs.metrics import lacking, read_metrics, spans
+
+    def note(text: str) -> None:
+        notes.append(text.removeprefix(f"{path}/"))
+
+    records = read_metrics(path / "metrics.jsonl", note)
+    lost = lacking(records, int(summary.get("rounds", 0)))
+    if lost and lost[-1] == summary["rounds"]:
+        raise Damaged(
+            f"{path / 'metrics.jsonl'}: has lost round {spans(lost)} of a finished run; to compute them again, remove "
+            "its checkpoints folder and go on with --resume"
+        )
+    if lost:
+        note(f"metrics.jsonl has lost round {spans(lost)}; the numbers are without")
+    return records
+
+
+def _record(path: Path) -> dict[str, Any]:
+    try:
+        return read_record(path)
+    except FileNotFoundError:
+        return {}
+    except Damaged as error:
+        raise Damaged(f"{error}; the command that made the run makes it anew, with --resume") from error
 
 
 def _load_index(folder: Path) -> dict[str, Entry]:
@@ -141,9 +192,21 @@ def _load_index(folder: Path) -> dict[str, Entry]:
             about = file.metadata()
             if about.pop("version", None) != VERSION:
                 return {}
-            return {name: (json.loads(text), file.get_tensor(name)) for name, text in about.items()}
+            digest = about.pop("digest", None)
+            tensors = {name: file.get_tensor(name) for name in about}
     except (OSError, SafetensorError):
         return {}
+    if digest != _digest(about, tensors):
+        return {}
+    return {name: (json.loads(text), tensors[name]) for name, text in about.items()}
+
+
+def _digest(about: dict[str, str], tensors: dict[str, Array]) -> str:
+    found = blake2b(digest_size=8)
+    for name in sorted(about):
+        found.update(f"{name}\n{about[name]}\n{tensors[name].shape}\n".encode())
+        found.update(tensors[name].tobytes())
+    return found.hexdigest()
 
 
 def _save_index(folder: Path, entries: dict[str, Entry]) -> None:
@@ -152,5 +215,7 @@ def _save_index(folder: Path, entries: dict[str, Entry]) -> None:
     from safetensors.numpy import save_file
 
     about = {name: json.dumps(entry[0]) for name, entry in entries.items()}
+    tensors = {name: entry[1] for name, entry in entries.items()}
+    head = {"version": VERSION, "digest": _digest(about, tensors)}
     with suppress(OSError, SafetensorError), whole(folder / INDEX) as temporary:
-        save_file({name: entry[1] for name, entry in entries.items()}, temporary, {"version": VERSION, **about})
+        save_file(tensors, temporary, {**about, **head})

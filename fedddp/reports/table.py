@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from fedddp.reports.numbers import Number, last_three, more_is_better, rounds_to, sent, total
+from fedddp.reports.numbers import Number, averaged, last_three, meant, more_is_better, rounds_to, sent, total
 from fedddp.reports.published import published
 from fedddp.reports.rows import Row
 from fedddp.reports.runs import Record
@@ -133,10 +133,26 @@ def _add_metric(table: Table, rows: Sequence[Row], metric: str, at: int | None) 
     name = metric if at is None else f"{metric}@{at}"
     ours = [_of(row, lambda run: last_three(run, metric, at)) for row in rows]
     table.add(Column(name, best=1 if more_is_better(metric) else -1), ours)
+    table.notes += _others(rows, metric, at, name)
     theirs = [published(row, metric, at) for row in rows]
     gaps = [None if o is None or t is None else o.mean - t for o, t in zip(ours, theirs, strict=True)]
     table.add(Column(f"{name} published", head="published"), theirs)
     table.add(Column(f"{name} difference", "{:+.4f}".format, head="difference"), gaps)
+
+
+def _others(rows: Sequence[Row], metric: str, at: int | None, name: str) -> list[str]:
+    """A line for each row whose number is not the mean of the three rounds that it should be the mean of."""
+    lines = []
+    for row in rows:
+        wrong = [r for r in row.runs if averaged(r, metric, at) not in ([], meant(r, at))]
+        if wrong:
+            took, should = averaged(wrong[0], metric, at), meant(wrong[0], at)
+            label = ", ".join(str(value) for value in row.label.values())
+            lines.append(
+                f"{name} of {label}: mean of rounds {', '.join(map(str, took))}, not of {', '.join(map(str, should))}, "
+                f"which were not all evaluated; evaluation.at=[{should[-1]}] does"
+            )
+    return lines
 
 
 def _points(rows: Sequence[Row], at: Sequence[int]) -> list[int | None]:

@@ -1,16 +1,18 @@
 """Checkpoints: the server's state, every client's memory by id, and the round; complete or not there at all.
 
-A checkpoint is a folder `round-000012` of safetensors files (numbers only, nothing that could run), written aside,
-hashed, and renamed when all ranks are done. Client rows are found by client id, so a run may come back on any number
-of ranks. A damaged checkpoint is reported and the one before it is used.
+A checkpoint is a folder `round-000012` of safetensors files (numbers only, nothing that could run) and about.json,
+which has their digests and one of itself. It is written aside, synced to the disk, and renamed when all ranks are
+done. Client rows are found by client id, so a run may come back on any number of ranks. A damaged checkpoint is
+reported and the one before it is used.
 """
 
 import json
 import os
+import re
 import shutil
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,11 @@ from torch import Tensor
 
 from fedddp.core import tree
 from fedddp.core.device import to_host
+from fedddp.core.files import SEAL, Damaged, naming, read_record, sync, write_record
 from fedddp.exchange.group import Exchange
 from fedddp.rounds.store import ClientStore, pieces
 
-KEEP = 2
+ABOUT, SERVER = "about.json", "server.safetensors"
 DIGEST = 16  # bytes
 KINDS = {
     torch.float64: "F64",
@@ -58,7 +61,7 @@ def save_tensors(
     `let_go` is called after each piece: rows in a mapped file need not stay in memory.
     """
     digest = blake2b(digest_size=DIGEST)
-    with open(path, "wb") as file:
+    with naming(path), open(path, "wb") as file:
         for data in _as_file(named, about):
             file.write(data)
             digest.update(data)
@@ -91,72 +94,149 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def save(
-    folder: Path, round_: int, server: Any, store: ClientStore, exchange: Exchange, more: Mapping[str, Any] = NO_MORE
-) -> None:
-    """Write the state after `round_` rounds, and what `more` says about it; every rank calls this."""
+    folder: Path,
+    round_: int,
+    server: Any,
+    store: ClientStore,
+    exchange: Exchange,
+    more: Mapping[str, Any] = NO_MORE,
+    before: Path | None = None,
+) -> Path:
+    """Write the state after `round_` rounds, and what `more` says about it; every rank calls this.
+
+    `before` is the whole checkpoint that stays as the last resort; all others are removed. The folder above must be
+    there: one that was removed while the run was at work is not made again.
+    """
     final = folder / f"round-{round_:06d}"
     aside = folder / f".{final.name}"
-    with _everywhere(exchange):
+    with everywhere(exchange):
         if exchange.rank == 0:
-            shutil.rmtree(aside, ignore_errors=True)
-            aside.mkdir(parents=True)
+            folder.mkdir(exist_ok=True)
+            tidy(folder)
+            aside.mkdir()
     mine = {}
     if not store.empty:
-        mine[f"clients-{exchange.rank:04d}.safetensors"] = store.tensors()
+        mine[_shard(exchange.rank)] = store.tensors()
     if exchange.rank == 0:
-        mine["server.safetensors"] = tree.leaves(server)
-    with _everywhere(exchange):
-        for name, named in mine.items():
-            (aside / f"{name}.hash").write_text(save_tensors(aside / name, named, let_go=store.let_go))
-    with _everywhere(exchange):
+        mine[SERVER] = tree.leaves(server)
+    digests = {}
+    with everywhere(exchange):
+        for name, tensors in mine.items():
+            digests[name] = save_tensors(aside / name, tensors, let_go=store.let_go)
+    shards = _told(exchange, digests.get(_shard(exchange.rank), ""))
+    with everywhere(exchange):
         if exchange.rank == 0:
-            about = {"round": round_, "world_size": exchange.world_size, **fingerprint(), **more}
-            _write_json(aside / "about.json", about)
-            shutil.rmtree(final, ignore_errors=True)
-            aside.rename(final)
-            for old in found(folder)[:-KEEP]:
-                shutil.rmtree(old)
+            files = {SERVER: digests[SERVER]} | {_shard(rank): found for rank, found in enumerate(shards) if found}
+            about = {"round": round_, "world_size": exchange.world_size, **fingerprint(), **more, "files": files}
+            write_record(aside / ABOUT, about)
+            _put(aside, final)
+            keep_only(folder, {final, before})
+    return final
+
+
+def _shard(rank: int) -> str:
+    return f"clients-{rank:04d}.safetensors"
+
+
+def _told(exchange: Exchange, digest: str) -> list[str]:
+    """Every rank's digest, "" from those that have none. Not through files: another node may see them later."""
+    size = 8  # hexadecimal digits that are one number
+    numbers = [int(digest[at : at + size], 16) if digest else -1 for at in range(0, 2 * DIGEST, size)]
+    return ["".join(f"{n:08x}" for n in said) if said[0] >= 0 else "" for said in exchange.gather(numbers)]
+
+
+def _put(aside: Path, final: Path) -> None:
+    """Give a written folder its name, when all of it is on the disk."""
+    sync(aside)
+    if final.exists():
+        _remove(final)
+    aside.rename(final)
+    sync(final.parent)
+
+
+def keep_only(folder: Path, kept: Collection[Path | None]) -> None:
+    for path in found(folder):
+        if path not in kept:
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Under another name first: a kill on the way must not leave half of what looks like a checkpoint."""
+    old = path.with_name(f".old-{path.name}")
+    _delete(old)
+    path.rename(old)
+    _delete(old)
+
+
+def tidy(folder: Path) -> None:
+    """Remove what a kill has left: of a save, or of a removal."""
+    for left in (*folder.glob(".round-*"), *folder.glob(".old-*")):
+        _delete(left)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
 
 
 @contextmanager
-def _everywhere(exchange: Exchange) -> Iterator[None]:
+def everywhere(exchange: Exchange, what: str = "checkpoint") -> Iterator[None]:
     """A step that must succeed on all ranks: a full disk on one is an error on all."""
     failure = ""
     try:
         yield
     except (OSError, SafetensorError) as error:
-        failure = f"checkpoint: cannot be written by rank {exchange.rank}: {error}"
+        failure = f"{what}: cannot be written by rank {exchange.rank}: {error}"
     exchange.together(failure)
 
 
 def found(folder: Path) -> list[Path]:
-    """Complete checkpoints, oldest first."""
-    return sorted(path for path in folder.glob("round-*") if (path / "about.json").exists())
+    """Checkpoints, oldest first; they got their names when they were complete."""
+    return sorted((path for path in folder.glob("round-*") if re.fullmatch(r"round-\d+", path.name)), key=_round)
+
+
+def _round(path: Path) -> int:
+    return int(path.name.partition("-")[2])
 
 
 def newest(folder: Path, warn: Callable[[str], None]) -> Path | None:
     """The newest checkpoint whose files are what was written."""
-    for path in reversed(found(folder)):
+    paths = found(folder)
+    for path in reversed(paths):
+        if (path / f"{SERVER}.hash").exists():
+            raise ValueError(
+                f"{path}: was written by an earlier fedddp, without a checksum of all that a run would go on from; "
+                f"finish the run with that version, or remove {folder} to start it from the beginning"
+            )
         damage = _damage(path)
         if damage is None:
             return path
         warn(f"checkpoint {path.name} is damaged ({damage}); using the one before it")
+    if paths:
+        warn(f"{folder}: no whole checkpoint is left; the run starts from the beginning")
     return None
 
 
 def load(path: Path, server: Any, store: ClientStore | None) -> tuple[Any, int]:
     """The server's state and the number of rounds done; our clients' rows go into the store, if one is given."""
-    server = tree.rebuild(server, _like(load_tensors(path / "server.safetensors"), server))
+    server = tree.rebuild(server, _like(load_tensors(path / SERVER), server))
+    described = about(path)
     if store is not None and not store.empty:
-        shards = sorted(path.glob("clients-*.safetensors"))
+        shards = [path / name for name in sorted(described["files"]) if name != SERVER]
         missing = len(store.ids) - sum(store.fill(load_tensors(shard)) for shard in shards)
         if missing:
             raise ValueError(f"checkpoint {path} lacks {missing} clients of this run: it belongs to another split")
-    return server, int(about(path)["round"])
+    return server, int(described["round"])
 
 
 def about(path: Path) -> dict[str, Any]:
-    described: dict[str, Any] = json.loads((path / "about.json").read_text())
+    """What a checkpoint says of itself, checked."""
+    described = read_record(path / ABOUT)
+    if SEAL not in described:
+        raise Damaged(f"{path / ABOUT}: is damaged (its digest is missing)")
     return described
 
 
@@ -169,26 +249,29 @@ def _like(named: dict[str, Tensor], server: Any) -> dict[str, Tensor]:
 
 def _damage(path: Path) -> str | None:
     """What is wrong with a checkpoint, if anything."""
-    for note in sorted(path.glob("*.hash")):
-        file = note.with_suffix("")
-        if not file.exists():
-            return f"{file.name} is missing"
+    try:
+        described = about(path)
+    except FileNotFoundError:
+        return f"{ABOUT} is missing"
+    except (Damaged, OSError) as error:
+        return str(error)
+    if described["round"] != _round(path):
+        return f"{ABOUT} is of round {described['round']}"
+    for name, written in described["files"].items():
         try:
-            load_tensors(file)
-        except (SafetensorError, OSError) as error:
-            return f"{file.name}: {error}"
-        if _digest(file) != note.read_text():
-            return f"{file.name} does not match its checksum"
+            if digest(path / name) != written:
+                return f"{name} does not match its checksum"
+        except FileNotFoundError:
+            return f"{name} is missing"
+        except OSError as error:
+            return f"{name}: {error.strerror}"
     return None
 
 
-def _digest(path: Path) -> str:
-    digest = blake2b(digest_size=DIGEST)
+def digest(path: Path) -> str:
+    """Of a file's bytes; what `save_tensors` returns."""
+    found = blake2b(digest_size=DIGEST)
     with open(path, "rb") as file:
         while block := file.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _write_json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n")
+            found.update(block)
+    return found.hexdigest()

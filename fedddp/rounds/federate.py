@@ -71,6 +71,7 @@ class Report:
     norms: Tensor | None = None  # [active] norm of what the client sent
     train_loss: float = float("nan")
     metrics: dict[str, float] = field(default_factory=dict)  # the method's own
+    left_out: dict[int, str] = field(default_factory=dict)  # of this rank's clients: why
     checkpoint: bool = False  # some rank wishes for a checkpoint after this round
     stop: bool = False  # some rank was asked to stop
 
@@ -156,7 +157,7 @@ class Federation:
             except (ClientFailed, FloatingPointError) as error:
                 failure, exponents = error, Reduction(0).exponents()
         with report.timed("exchange"):
-            agreed = self._agree(reduction, failure, exponents, wishes())
+            agreed = self._agree(reduction, failure, exponents, wishes(), report)
             report.checkpoint, report.stop = bool(agreed[4]), bool(agreed[5])
             scales = agreed[HEAD:]
             total = reduction.total(self.exchange, scales, len(report.cohorts), self.task.device)
@@ -168,7 +169,12 @@ class Federation:
         return total
 
     def _agree(
-        self, reduction: Reduction, failure: Exception | None, exponents: list[int], wishes: tuple[bool, bool]
+        self,
+        reduction: Reduction,
+        failure: Exception | None,
+        exponents: list[int],
+        wishes: tuple[bool, bool],
+        report: Report,
     ) -> list[int]:
         """Settle status, scales and wishes; a failure anywhere is raised everywhere, with its trace."""
         me = self.exchange.world_size - self.exchange.rank  # larger for lower ranks, never 0
@@ -188,7 +194,7 @@ class Federation:
             said = json.dumps([str(failure), whole(failure)]) if failure is not None else ""
             raise ClientFailed(*json.loads(self.exchange.tell(said, self.exchange.world_size - agreed[0]))) from failure
         if not agreed[2]:
-            raise ClientFailed("every client of the round was left out: nothing to aggregate")
+            raise ClientFailed(self._nobody(report))
         if agreed[1]:  # a rank without clients learns the message's shape from one that has some
             owner = self.exchange.world_size - agreed[2]
             description = self.exchange.tell(reduction.describe(), owner)
@@ -196,15 +202,28 @@ class Federation:
                 reduction.learn(description)
         return agreed
 
+    def _nobody(self, report: Report) -> str:
+        """That no client is left, and why the first of them is not; every rank calls this and says the same."""
+        world, none = self.exchange.world_size, 2**62
+        mine = min(report.left_out, default=None)
+        first = -self.exchange.agree([-none if mine is None else -(mine * world + self.exchange.rank)])[0]
+        cause = self.exchange.tell("" if mine is None else report.left_out[mine], first % world)
+        return (
+            f"every client of round {report.round} was left out: nothing to aggregate. "
+            f"The first, client {first // world}: {cause}"
+        )
+
     def _compute(self, phase: Phase, server: Any, assigned: Assignment, reduction: Reduction, report: Report) -> None:
         """One cohort: read, step, check, write, add to the reduction."""
         start = self.clock()
-        ids, outcome = self._attempt(phase, server, assigned.ids, report.round)
+        ids, outcome = self._attempt(phase, server, assigned.ids, report)
         if outcome is None:
             return
         memory, message, cohort = outcome
         norms = _row_norms(message)
-        good = self._good(message, norms, ids, report.round)
+        good = self._good(message, norms, ids, report)
+        if good is not None and not bool(good.any()):  # as if the cohort had not been there
+            return
         assert report.clients is not None
         keys = torch.tensor(ids)
         self.store.write(keys, memory, good)
@@ -214,21 +233,21 @@ class Federation:
         reduction.add({**message, STATS: Gather(stats)}, torch.searchsorted(report.clients, keys), good)
 
     def _attempt(
-        self, phase: Phase, server: Any, ids: tuple[int, ...], number: int
+        self, phase: Phase, server: Any, ids: tuple[int, ...], report: Report
     ) -> tuple[tuple[int, ...], tuple[Any, Message, Cohort] | None]:
         """The cohort's step; if it raises, find whose fault it is and, if asked to, go on without."""
         try:
-            return ids, self._step(phase, server, ids, number)
+            return ids, self._step(phase, server, ids, report.round)
         except (RankLost, KeyboardInterrupt):
             raise
         except Exception as error:
             if len(ids) == 1:
-                self._blame(ids[0], number, told(error), error)
+                self._blame(ids[0], report, told(error), error)
                 return (), None
-            fine = tuple(i for i in ids if self._attempt(phase, server, (i,), number)[1] is not None)
+            fine = tuple(i for i in ids if self._attempt(phase, server, (i,), report)[1] is not None)
             if len(fine) == len(ids):  # only together do they fail: not a client's fault
                 raise
-            return fine, self._step(phase, server, fine, number) if fine else None
+            return fine, self._step(phase, server, fine, report.round) if fine else None
 
     def _step(self, phase: Phase, server: Any, ids: tuple[int, ...], number: int) -> tuple[Any, Message, Cohort]:
         cohort = Cohort(ids, number, self.task, self.oracle)
@@ -237,7 +256,7 @@ class Federation:
             memory, message = phase.client_step(server, memory, cohort, self.local)
         return memory, message, cohort
 
-    def _good(self, message: Message, norms: Tensor, ids: tuple[int, ...], number: int) -> Tensor | None:
+    def _good(self, message: Message, norms: Tensor, ids: tuple[int, ...], report: Report) -> Tensor | None:
         """Which rows are finite; None when all are, which is the rule."""
         if bool(norms.isfinite().all()):
             return None
@@ -247,12 +266,14 @@ class Federation:
                 good &= entry.value.reshape(len(ids), -1).isfinite().all(1)
         for row in (~good).nonzero().flatten().tolist():
             bad = [n for n, e in message.items() if not bool(e.value[row].isfinite().all())]
-            self._blame(ids[row], number, f"its {' and '.join(bad)} is not finite (a smaller local.lr may help)")
+            self._blame(ids[row], report, f"its {' and '.join(bad)} is not finite (a smaller local.lr may help)")
         return good
 
-    def _blame(self, client: int, number: int, cause: str, error: Exception | None = None) -> None:
+    def _blame(self, client: int, report: Report, cause: str, error: Exception | None = None) -> None:
+        """Stop because of this client, or note that it is left out."""
         if not self.skip_bad:
-            raise ClientFailed(f"client {client} failed in round {number}: {cause}") from error
+            raise ClientFailed(f"client {client} failed in round {report.round}: {cause}") from error
+        report.left_out[client] = cause
 
     def _check_finite(self, server: Any, number: int) -> None:
         for name, leaf in tree.leaves(server).items():

@@ -55,7 +55,7 @@ class Cached(PointSolver):
             found = {"theta": theta, **part.seen()._asdict()}
             _save(path, found)
         theta, *tally = (found[name].to(start.device) for name in ("theta", "loss", "steps"))
-        part.tally = Tally(*tally)
+        part.tally = Tally(tally[0], tally[1].cpu())
         return Fit(theta, memory, cohort.steps(self.solver.epochs, self.solver.batch_size))
 
 

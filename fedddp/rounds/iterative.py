@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedddp.clients.cohort import Cohort
 from fedddp.core import gaussian, kernels
-from fedddp.core.check import check
+from fedddp.core.check import check, check_count
 from fedddp.core.gaussian import Family
 from fedddp.core.task import Task
 from fedddp.rounds.solver import Fit, Nothing, PointSolver, Solver
@@ -35,10 +35,14 @@ class Iterative(Solver, extends=True):
 
     def __post_init__(self) -> None:
         check("local.lr", self.lr, self.lr > 0, "a number above 0")
-        check("local.epochs", self.epochs, self.epochs >= 1, "at least 1")
-        check("local.batch_size", self.batch_size, self.batch_size >= 1, "at least 1")
+        check_count("local.epochs", self.epochs)
+        check_count("local.batch_size", self.batch_size)
         check("local.clip", self.clip, self.clip >= 0, "0 for none, or the largest norm")
+        check("local.decay", self.decay, 0 < self.decay <= 1, "in (0, 1]")
         check("local.schedule", self.schedule, self.schedule in SCHEDULES, " or ".join(SCHEDULES))
+
+    def uses_total(self) -> bool:
+        return self.schedule != "constant"
 
     def passes(self) -> tuple[int, int]:
         return self.epochs, self.batch_size

@@ -123,6 +123,10 @@ class Method(Contract, Generic[S, C, L], extends=True):
         """What is wrong with the server's memory though it is finite, if anything; the engine names the round."""
         return ""
 
+    def uses_total(self) -> bool:
+        """Whether a round depends on how many there will be (task.rounds): such a run cannot be made longer."""
+        return False
+
     def mismatch(self, local: Solver) -> str:
         """Why this solver does not fit, if it does not: asked at configuration."""
         if isinstance(local, self.needs):

@@ -53,6 +53,10 @@ class Solver(Contract, extends=True):
         """What `count` clients remember of this solver between rounds: a NamedTuple of tensors [count, ...]."""
         return Nothing()
 
+    def uses_total(self) -> bool:
+        """Whether a round's work depends on how many there will be (task.rounds): such a run cannot be made longer."""
+        return False
+
     def passes(self) -> tuple[int, int]:
         """Epochs and batch size, as far as they tell what a client costs; only placement depends on it."""
         return 1, 32

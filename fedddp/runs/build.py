@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from fedddp.clients.autocast import Autocast
 from fedddp.clients.graphs import Graphed, cuda_recorder
 from fedddp.clients.oracle import Oracle
+from fedddp.core.check import first_line
 from fedddp.core.data import Dataset
 from fedddp.core.objective import choose
 from fedddp.core.params import Layout, refuse_batch_norm
 from fedddp.core.rng import Streams, stream
 from fedddp.core.shards import Shards
+from fedddp.core.sound import Measured, refuse_outputs, refuse_unfit
 from fedddp.core.task import Task
 from fedddp.exchange.group import Exchange
 from fedddp.rounds.compression import compressed
@@ -35,7 +37,10 @@ def make_task(config: Config, device: torch.device) -> Task:
     """Data, split and model as every rank knows them."""
     dtype = DTYPES[config.federation.dtype]
     data = config.data.load()
+    larger = "choose a larger data.test_fraction" if "test_fraction" in config.values["data"] else ""
+    refuse_unfit(data, f"data={config.title('data')}", larger)
     shards = Shards.deal(config.split, data.train, config.seed_of("split"))
+    shards.refuse_strange(len(data.train))
     if config.method.pools:
         shards = shards.pooled()
     objective = choose(config["model.loss"], data)
@@ -60,7 +65,7 @@ def make_module(config: Config, data: Dataset, outputs: int, dtype: torch.dtype)
     with torch.random.fork_rng(devices=[]):
         generator = stream(config.seed_of("model"), "model")
         torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
-        module = config.model.build(data.input_shape, outputs)
+        module = _build(config, data.input_shape, outputs)
     refuse_batch_norm(module)
     module = module.to(dtype)
     layout = Layout.of(module)
@@ -69,8 +74,18 @@ def make_module(config: Config, data: Dataset, outputs: int, dtype: torch.dtype)
     return module, layout.flatten(dict(module.named_parameters()))
 
 
+def _build(config: Config, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    name = f"model={config.title('model')}"
+    try:
+        with Measured(name):
+            return config.model.build(shape, outputs)
+    except (MemoryError, RuntimeError) as error:  # sizes that do not fit together, or not into memory
+        raise ValueError(f"{name}: cannot be built for inputs {list(shape)}: {first_line(error)}") from error
+
+
 def make_federation(config: Config, task: Task, exchange: Exchange, measured: Sequence[float] = ()) -> Federation:
     """`measured`: the constants of cost that an earlier part of the run found; homes are balanced by them."""
+    refuse_outputs(task, config.title("model"))
     plan = make_plan(config, task, exchange.world_size, measured)
     ids = plan.at_home(exchange.rank)
     method = compressed(config.method, config.exchange, config.title("method"))
@@ -116,12 +131,14 @@ def make_plan(config: Config, task: Task, ranks: int, measured: Sequence[float] 
 
 def cohort_width(config: Config, task: Task) -> int:
     """As configured; as measured, for auto; or by the rule."""
-    width = config.federation.measured_width or config.federation.cohort_width
+    width = config.federation.cohort_width
+    if width == "auto" and config.federation.measured_width:
+        return config.federation.measured_width
     if isinstance(width, int) and width > 0:
         return width
     assert width != "auto", "a run measures before it plans"
     convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in task.module.modules())
-    return default_width(task.layout.numel, convolutional, _active(config, task))
+    return default_width(task.layout.numel, convolutional, _active(config, task), task.device.type)
 
 
 def measure_width(config: Config, task: Task) -> int:

@@ -9,20 +9,19 @@ learning rate belongs to a solver. Likewise for a section that is given another 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from fedddp.core import registry
-from fedddp.core.check import hint
+from fedddp.core.check import hint, shown
 from fedddp.core.data import Source
 from fedddp.core.model import Model
-from fedddp.core.plugins import title
+from fedddp.core.plugins import is_path, title
 from fedddp.core.registry import SECTIONS
+from fedddp.core.settings import kinds, settled
 from fedddp.core.shards import Split
 from fedddp.rounds.compression import ExchangeSettings
 from fedddp.rounds.method import Method
@@ -34,11 +33,16 @@ from fedddp.runs.schema import (
     CheckpointSettings,
     EvaluationSettings,
     FederationSettings,
+    beside,
     flatten,
     known,
     relevant,
     typed,
+    unknown,
 )
+from fedddp.runs.written import parse, read, sections
+
+__all__ = ["Config", "experiments", "folder", "load", "read", "split_words", "stem"]
 
 SHARED = {  # what another solver, split, ... takes over from the one that an earlier layer names
     "local": ("epochs", "batch_size"),
@@ -112,12 +116,21 @@ def load(
 
     Changes are `key=value` words, or values by section (`more`), or the sections' objects themselves (`given`).
     """
-    name, given = "digits" if experiment is None else experiment, given or {}
+    if experiment and _is_file(experiment):
+        _check_blocks(experiment, _experiment_file(experiment).read_bytes())
+    return _load(experiment, overrides, more or {}, given or {})
+
+
+def _load(
+    experiment: str | None, overrides: Sequence[str], more: Mapping[str, Any], given: Mapping[str, Any]
+) -> Config:
+    name = "digits" if experiment is None else experiment
     path = _experiment_file(name) if name else None
-    file = _sections(read(path), str(path)) if path else {}
-    command = _sections(_parse(overrides), "command line")
-    python = _sections(dict(more or {}), "python")
-    per_method = file.pop("methods", None) or {}
+    file = sections(read(path), str(path)) if path else {}
+    command = sections(parse(overrides), "command line")
+    python = sections(more, "python")
+    block = _blocks(file.pop("methods", None), name)
+    _keep_measured(file, [command, python, *block.values()])
     own = _named(file, "method") or DEFAULT_NAMES["method"]
     method = _named(python, "method") or _named(command, "method") or own
     if "method" in given:
@@ -129,7 +142,7 @@ def load(
     layers = [
         (f"configs/method/{method}.yaml", usual),
         (f"experiment {name}", file),
-        (f"experiment {name}, methods.{method}", _sections(per_method.get(method) or {}, f"{name}: methods.{method}")),
+        (f"experiment {name}, methods.{method}", block.get(method, {})),
         ("command line", command),
         ("python", python),
     ]
@@ -137,13 +150,44 @@ def load(
     return _resolve(layers, given, path.parent if path else None)
 
 
-def load_resolved(values: Mapping[str, Any], folder: Path | None = None) -> Config:
-    """A configuration from the config.yaml of a run, in its folder."""
-    plain = {k: v for k, v in values.items() if k != "published"}
-    config = _resolve([("config.yaml", plain)], {}, folder)
-    if "published" in values:
-        config.values["published"] = values["published"]
-    return config
+def _blocks(methods: Any, name: str) -> dict[str, dict[str, Any]]:
+    """The experiment's settings for one method or another."""
+    if not isinstance(methods, Mapping | None):
+        raise ValueError(f"methods={shown(methods)}: is a section ({name}); write methods: NAME: local: ...")
+    found = {}
+    for method, block in (methods or {}).items():
+        if not is_path(str(method)) and method not in registry.names("method"):
+            raise ValueError(f"{name}: methods.{method}: unknown; {hint(method, registry.names('method'))}")
+        if not isinstance(block, Mapping | None):
+            raise ValueError(f"{name}: methods.{method}={shown(block)}: must hold sections such as local:")
+        found[str(method)] = sections(block or {}, f"{name}: methods.{method}")
+        if "method" in found[str(method)]:
+            found[str(method)]["method"].setdefault("name", str(method))
+    return found
+
+
+@lru_cache
+def _check_blocks(experiment: str, content: bytes) -> None:
+    """A mistake in a block shows whichever method is run; the built-in experiments' blocks are tested."""
+    for method in _blocks(read(_experiment_file(experiment)).get("methods"), experiment):
+        if not is_path(method):
+            try:
+                _load(experiment, [f"method={method}"], {}, {})
+            except ValueError as error:
+                raise ValueError(f"{experiment}: methods.{method}: {error}") from error
+
+
+def _keep_measured(file: dict[str, Any], others: Sequence[Mapping[str, Any]]) -> None:
+    """What cohort_width=auto found changes bits and not the run's hash: only the run itself may write it."""
+    recorded = {"seed", *SECTIONS, *PLAIN} <= {*file}
+    for layer in (*others, {} if recorded else file):
+        if "measured_width" in layer.get("federation", {}):
+            raise ValueError(
+                f"federation.measured_width={shown(layer['federation']['measured_width'])}: is what a run found; "
+                "set federation.cohort_width, to a number or to auto"
+            )
+        if recorded and "cohort_width" in layer.get("federation", {}):
+            file["federation"].pop("measured_width", None)
 
 
 def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -203,9 +247,17 @@ def _carried(section: str, before: Mapping[str, Any], name: str) -> dict[str, An
     """The settings that make sense for another name too; those that were meant for no name in particular all may."""
     if before.get("name") == name:
         return dict(before)
-    own = {f.name for f in fields(find(section, name)[0])} | set(EXTRA.get(section, {}))
+    own = _keys(section, name)
+    former = before.get("name", DEFAULT_NAMES[section])
+    if former in registry.names(section):
+        for key in before:
+            known(f"{section}.", key, {"name", *_keys(section, former), *(own if "name" not in before else ())})
     shared = SHARED[section] if "name" in before else own
     return {k: v for k, v in before.items() if k in shared and k in own}
+
+
+def _keys(section: str, name: str) -> set[str]:
+    return {*kinds(find(section, name)[0]), *EXTRA.get(section, {})}
 
 
 def _resolve(layers: Sequence[Layer], given: Mapping[str, Any], folder: Path | None) -> Config:
@@ -214,19 +266,23 @@ def _resolve(layers: Sequence[Layer], given: Mapping[str, Any], folder: Path | N
     kept = Kept()
     for section in (*SECTIONS, *PLAIN):
         own = dict(values.get(section) or {})
-        name = str(own.pop("name", DEFAULT_NAMES.get(section, "")))
-        beside = {key: own.pop(key, default) for key, default in EXTRA.get(section, {}).items()}
+        extra = beside(section, own)
         head: dict[str, Any] = {}
         resolved: dict[str, Any] = {}
+        plain = {key: value for key, value in own.items() if key not in extra}
         if section in given:
             objects[section] = given[section]
             head = record(given[section])
         elif section in SECTIONS:
-            schema, head = find(section, name, own.pop("source", ""), folder, kept)
-            objects[section], resolved = typed(section, schema, own)
+            name = str(plain.pop("name", DEFAULT_NAMES[section]))
+            source = settled(f"{section}.source", str, plain.pop("source", ""))
+            schema, head = find(section, name, source, folder, kept)
+            if source and "source" not in head:  # a built-in one has none
+                known(f"{section}.", "source", set(kinds(schema)))
+            objects[section], resolved = typed(section, schema, plain)
         else:
-            objects[section], resolved = typed(section, PLAIN[section], own)
-        values[section] = head | beside | resolved
+            objects[section], resolved = typed(section, PLAIN[section], plain)
+        values[section] = head | extra | resolved
     for key, _ in flatten(values):
         origin.setdefault(key, "default")
     order = ["seed", *SECTIONS, *PLAIN, "published"]
@@ -237,21 +293,26 @@ def _resolve(layers: Sequence[Layer], given: Mapping[str, Any], folder: Path | N
 
 def _merge(layers: Sequence[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
     """All layers' values, and which layer each came from."""
-    sections = {*SECTIONS, *PLAIN, "seed", "published"}
     values: dict[str, Any] = {"seed": 0}
     origin = {"seed": "default"}
     for source, layer in layers:
         for key, value in layer.items():
-            known("", key, sections)
-            if isinstance(value, Mapping) and key != "published":
+            if key in SECTIONS or key in PLAIN:
                 values.setdefault(key, {}).update(value)
                 origin |= {f"{key}.{k}": source for k in dict(flatten(value))}
-            else:
+            elif key in ("seed", "published"):
                 values[key] = value
                 origin[key] = source
-    if isinstance(values["seed"], bool) or not isinstance(values["seed"], int):
-        raise ValueError(f"seed={values['seed']}: must be an integer")
+            else:
+                raise unknown(key, _classes(layers))
+    values["seed"] = settled("seed", int, values["seed"])
     return values, origin
+
+
+def _classes(layers: Sequence[Layer]) -> dict[str, type[Any]]:
+    """What each section's keys belong to."""
+    names = DEFAULT_NAMES | {s: str(_named(v, s)) for _, v in layers for s in SECTIONS if _named(v, s)}
+    return {**{section: find(section, names[section])[0] for section in SECTIONS}, **PLAIN}
 
 
 def _check_pair(config: Config) -> None:
@@ -266,42 +327,18 @@ def _check_pair(config: Config) -> None:
         )
 
 
-def _parse(overrides: Sequence[str]) -> dict[str, Any]:
-    """key=value words; `method=NAME` stands for `method.name=NAME`, likewise the other named sections."""
-    words = []
-    for word in overrides:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise ValueError(f"{word!r}: not understood; settings are written key=value, as in federation.rounds=50")
-        words.append(f"{key}.name={value}" if key in SECTIONS else word)
-    try:
-        parsed = OmegaConf.to_container(OmegaConf.from_dotlist(words), resolve=True)
-    except OmegaConfBaseException as error:
-        raise ValueError(f"{' '.join(overrides)}: {str(error).splitlines()[0]}") from error
-    assert isinstance(parsed, dict)
-    return {str(k): v for k, v in parsed.items()}
-
-
-def _sections(layer: dict[str, Any], where: str) -> dict[str, Any]:
-    """Sections are mappings; a name alone stands for the section of that name."""
-    for section, value in layer.items():
-        if section in SECTIONS and isinstance(value, str):
-            layer[section] = {"name": value}
-        elif section in SECTIONS or section in PLAIN:
-            if value is None:
-                layer[section] = {}
-            elif not isinstance(value, Mapping):
-                raise ValueError(f"{section}={value}: is a section ({where}); write {section}.<key>=<value>")
-    return layer
-
-
 def _named(values: Mapping[str, Any], section: str) -> str | None:
     name = (values.get(section) or {}).get("name")
     return None if name is None else str(name)
 
 
+def _is_file(name: str) -> bool:
+    """A file of the user's rather than a built-in experiment."""
+    return name.endswith((".yaml", ".yml"))
+
+
 def _experiment_file(name: str) -> Path:
-    if name.endswith((".yaml", ".yml")):
+    if _is_file(name):
         if not Path(name).is_file():
             raise ValueError(f"{name}: no such file")
         return Path(name)
@@ -309,14 +346,3 @@ def _experiment_file(name: str) -> Path:
     if not path.is_file():
         raise ValueError(f"experiment {name}: unknown; {hint(name, experiments())} (or name a .yaml file)")
     return path
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A YAML file of sections."""
-    try:
-        found = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except Exception as error:  # the YAML library's own error types are not public
-        raise ValueError(f"{path}: not a readable YAML file: {str(error).splitlines()[0]}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: must hold sections such as data:, model:, method:")
-    return {str(k): v for k, v in found.items()}

@@ -1,6 +1,5 @@
 """A run to look at from Python: its metrics, its model, its posterior, its predictions."""
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedddp.core.files import Damaged, read_record
 from fedddp.core.gaussian import Family, family_of
 from fedddp.core.params import Layout
 from fedddp.core.rng import stream
 from fedddp.runs import predict as prediction
-from fedddp.runs.config import read
-from fedddp.runs.records import read_metrics
+from fedddp.runs.claim import read_config
+from fedddp.runs.metrics import read_metrics
 
 if TYPE_CHECKING:
     import pandas
@@ -53,6 +53,13 @@ class Posterior:
         return self.layout.views(vector)
 
 
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return read_record(path)
+    except Damaged as error:
+        raise Damaged(f"{error}; the command that made the run makes it anew, with --resume") from error
+
+
 @dataclass(frozen=True)
 class Run:
     """One run in its folder, finished or not."""
@@ -69,7 +76,7 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """Every setting, by section."""
-        return read(self.folder / "config.yaml")
+        return read_config(self.folder / "config.yaml")
 
     @property
     def finished(self) -> bool:
@@ -78,12 +85,11 @@ class Run:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """What the run ended with; empty if it has not."""
-        found: dict[str, Any] = json.loads((self.folder / "summary.json").read_text()) if self.finished else {}
-        return found
+        return _read(self.folder / "summary.json") if self.finished else {}
 
     @property
     def metrics(self) -> "pandas.DataFrame":
-        """A row for each round."""
+        """A row for each round; a warning names what cannot be read."""
         import pandas
 
         frame = pandas.DataFrame(read_metrics(self.folder / "metrics.jsonl"))
@@ -94,7 +100,7 @@ class Run:
         """A row for each client: its name, its number of examples and, where there are classes, of each class."""
         import pandas
 
-        told = json.loads((self.folder / "clients.json").read_text())
+        told = _read(self.folder / "clients.json")
         frame = pandas.DataFrame({"client": told["names"], "examples": told["examples"]})
         counts = np.array(told["counts"])
         for number, label in enumerate(told["labels"]):

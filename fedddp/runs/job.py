@@ -1,12 +1,11 @@
 """A run from configuration to summary: build, resume, rounds, evaluation, records, checkpoints."""
 
-import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from math import isnan
 from pathlib import Path
@@ -14,12 +13,10 @@ from types import FrameType
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor
 
-from fedddp.core import rng, tree
+from fedddp.core import files, rng, tree
 from fedddp.core.data import Source
-from fedddp.core.files import write_json, write_text
 from fedddp.core.task import Task
 from fedddp.core.trace import whole
 from fedddp.data._settings import Subset
@@ -28,21 +25,19 @@ from fedddp.rounds import checkpoint
 from fedddp.rounds.federate import Failed, Federation, Report, checksum
 from fedddp.rounds.solver import Nothing
 from fedddp.rounds.store import ClientStore
-from fedddp.runs import lock
+from fedddp.runs import lock, summary
 from fedddp.runs.build import make_federation, make_task, measure_width
-from fedddp.runs.config import Config, read
+from fedddp.runs.claim import claim, damaged, origin, write_config
+from fedddp.runs.clients import clients, split
+from fedddp.runs.config import Config
 from fedddp.runs.evaluate import Evaluator, other_data
 from fedddp.runs.histograms import histograms
 from fedddp.runs.posterior import export
 from fedddp.runs.rank import speaks
-from fedddp.runs.records import Recorder, last_three, read_metrics
-from fedddp.runs.schema import flatten, relevant
+from fedddp.runs.records import Recorder
 
+DIVERGING = 50.0  # nats an example: no model that learns is as wrong
 MOST_DRAWN = 1000  # clients in a picture of the split
-MOST_COUNTED = 10_000  # clients whose classes are counted in clients.json
-PLAIN = ("accuracy", "nll", "ece", "brier", "rmse", "ood_auroc")
-TEXT = ("macro_f1", "micro_f1", "precision", "recall_at_5", "perplexity")
-METRICS = (*PLAIN, *TEXT, *(f"averaged_{name}" for name in PLAIN))  # averaged: over a posterior, where there is one
 
 
 @dataclass
@@ -85,6 +80,8 @@ class Job:
     quiet: bool = False
     stop: Stop = field(default_factory=Stop)
     after_round: Callable[[int], None] | None = None  # for tests that interrupt a run
+    last: Path | None = None  # the whole checkpoint that was read or written last
+    warned: bool = False
 
     def run(self, resume: bool) -> dict[str, Any] | None:
         """The summary; None if the run was asked to stop before its end."""
@@ -100,33 +97,49 @@ class Job:
         """The failing rank's whole trace, in the run's folder, by a rank that has it."""
         if speaks(error) and self.folder.is_dir():
             trace = error.trace if isinstance(error, Failed) else ""
-            write_text(self.folder / "traceback.txt", trace or whole(error))
+            with suppress(OSError):  # a full disk: its own line is what must be seen
+                files.write_text(self.folder / "traceback.txt", trace or whole(error))
 
     def _run(self) -> dict[str, Any] | None:
-        lead = self.exchange.rank == 0
         task = make_task(self.config, self.device)
         self._same_everywhere(task)
-        self._settle_width(task)
-        found = self._newest()
-        measured = checkpoint.about(found).get("cost", ()) if found else ()
-        federation = make_federation(self.config, task, self.exchange, measured)
+        self.last = self._newest()
+        told = self._told(self.last)
+        self._settle_width(task, told.get("width", 0))
+        federation = make_federation(self.config, task, self.exchange, told.get("cost", ()))
         ood = other_data(self.config.evaluation.ood, task, _root(self.config.data))
         evaluator = Evaluator(federation, self.config.evaluation.samples, ood)
-        server, done = self._restore(federation, found)
-        recorder = None
-        if lead:
-            recorder = Recorder(self.folder, task.rounds, done, self.config.title("method"), self.quiet)
-            if not done:
-                recorder.settings(self.config.relevant)
-                names = self.config.values["split"].get("names", ())
-                write_json(self.folder / "clients.json", _clients(task, names))
+        server, done = self._restore(federation, self.last, told)
+        recorder = self._open(task, done) if self.exchange.rank == 0 else None
         if done:
             self._say(recorder, f"{self.folder}: goes on after round {done} of {task.rounds}")
         try:
-            return self._rounds(evaluator, server, done, recorder)
-        finally:
+            ended = self._rounds(evaluator, server, done, recorder)
+        except BaseException:
             if recorder is not None:
-                recorder.close()
+                recorder.close(failed=True)
+            raise
+        if recorder is not None:
+            recorder.close()
+        return ended
+
+    def _open(self, task: Task, done: int) -> Recorder:
+        """The records, cut back to where the run goes on; what of them is damaged and can be made again, is."""
+        recorder = Recorder(self.folder, task.rounds, done, self.config.title("method"), self.quiet)
+        if not done:
+            recorder.settings(self.config.relevant)
+        path = self.folder / "clients.json"
+        wrong = damaged(path)
+        if wrong or not done:
+            if done:
+                recorder.say(f"{wrong}; it is written anew")
+            names = self.config.values["split"].get("names", ())
+            files.write_record(path, clients(task, names))
+        if done < task.rounds:  # what it says of the end is not so any more
+            (self.folder / "summary.json").unlink(missing_ok=True)
+        elif wrong := damaged(self.folder / "summary.json"):
+            recorder.say(f"{wrong}; it is made from the checkpoint and metrics.jsonl")
+        return recorder
 
     def _rounds(self, evaluator: Evaluator, server: Any, done: int, recorder: Recorder | None) -> dict[str, Any] | None:
         federation, pace = evaluator.federation, Pace(self.config.checkpoint.every, self.config.checkpoint.share)
@@ -136,6 +149,7 @@ class Job:
             server, report = federation.round(server, number, lambda: (pace.due(), self.stop.asked))
             finished = number + 1
             metrics = self._evaluate(evaluator, server, finished)
+            self._warn(recorder, finished, metrics.get("nll", 0.0))
             if finished % self.config.federation.check_every == 0 or finished == rounds:
                 federation.check_equal(server, finished)
             if recorder is not None:
@@ -149,37 +163,61 @@ class Job:
             wanted = report.checkpoint or (pace.every > 0 and finished % pace.every == 0)
             if (wanted or report.stop) and finished < rounds:
                 with pace.saving():
+                    if recorder is not None:
+                        recorder.sync()
                     self._save(finished, server, federation, federation.store)
             if report.stop and finished < rounds:
                 self._say(recorder, f"stopped after round {finished} of {rounds}; go on with --resume")
                 return None
-        if done < rounds:
-            self._pictures(evaluator, server, recorder)
+        if done < rounds or self._pictures_lost():
+            draw = self.config.evaluation.histograms > 0 and done < rounds
+            self._pictures(evaluator, server, recorder, draw)
         return self._finish(evaluator, server)
+
+    def _warn(self, recorder: Recorder | None, finished: int, nll: float) -> None:
+        """Once: a loss so large is no longer learning, though every number is still finite."""
+        if nll > DIVERGING and not self.warned:
+            self.warned = True
+            self._say(recorder, f"round {finished}: nll is {nll:.0f}: the run diverges (a smaller local.lr may help)")
 
     def _histograms(self, federation: Federation, report: Report, server: Any) -> dict[str, Tensor]:
         method = federation.method
         return histograms(report, method.posterior(server), method.duals(federation.store.memory))
 
     def _save(self, finished: int, server: Any, federation: Federation, store: ClientStore) -> None:
-        about = {"cost": federation.plan.cost.constants}
-        checkpoint.save(self.folder / "checkpoints", finished, server, store, self.exchange, about)
+        width = self.config.federation.measured_width
+        dropped = store is not federation.store and not federation.store.empty
+        about = {
+            "cost": federation.plan.cost.constants,
+            "width": width,
+            "config": origin(self.config),
+            "dropped": dropped,
+        }
+        folder = self.folder / "checkpoints"
+        self.last = checkpoint.save(folder, finished, server, store, self.exchange, about, self.last)
 
     def _evaluate(self, evaluator: Evaluator, server: Any, finished: int) -> dict[str, float]:
-        if finished % self.config.evaluation.every and finished != evaluator.federation.task.rounds:
+        if not self.config.evaluation.wanted(finished, evaluator.federation.task.rounds):
             return {}
         start = time.perf_counter()
         return evaluator(server, finished) | {"seconds_evaluate": time.perf_counter() - start}
 
-    def _pictures(self, evaluator: Evaluator, server: Any, recorder: Recorder | None) -> None:
+    def _pictures_lost(self) -> bool:
+        """Whether the numbers behind a finished run's pictures must be made again, by all ranks."""
+        wrong = damaged(self.folder / "pictures.json") if self.exchange.rank == 0 else ""
+        if wrong:
+            self._say(None, f"{wrong}; it is made anew")
+        return self.exchange.agree([int(bool(wrong))]) == [1]
+
+    def _pictures(self, evaluator: Evaluator, server: Any, recorder: Recorder | None, draw: bool) -> None:
         """Who has what, and how sure the final model is: for TensorBoard and for reports."""
         task = evaluator.federation.task
         numbers: dict[str, Any]
         numbers, spread = evaluator.pictures(server, task.rounds)
         if recorder is not None:
             if 1 < task.num_clients <= MOST_DRAWN:
-                numbers["split"] = _split(task)
-            recorder.pictures(numbers, spread, draw=self.config.evaluation.histograms > 0)
+                numbers["split"] = split(task)
+            recorder.pictures(numbers, spread, draw)
 
     def _claim(self, resume: bool, held: ExitStack) -> None:
         """The folder is new, or holds a run of this very configuration that we were asked to go on with."""
@@ -187,45 +225,26 @@ class Job:
         if self.exchange.rank == 0:
             try:
                 held.enter_context(lock.hold(self.folder))
-                self._claim_folder(resume)
+                claim(self.folder, self.config, resume, lambda text: self._say(None, text))
             except (ValueError, OSError, lock.Busy) as error:
                 failure = str(error)
         self.exchange.together(failure)
 
-    def _claim_folder(self, resume: bool) -> None:
-        path = self.folder / "config.yaml"
-        if path.exists():
-            theirs = read(path)
-            mine, other = dict(flatten(self.config.values)), dict(flatten(theirs))
-            if relevant(theirs) != self.config.relevant:
-                keys = [k for k in sorted({*mine, *other}) if mine.get(k) != other.get(k)]
-                changed = ", ".join(f"{k}={other.get(k)} (now {mine.get(k)})" for k in keys[:4])
-                raise ValueError(f"{self.folder} holds a run of another configuration: {changed}; choose another --out")
-            if not resume:
-                raise ValueError(
-                    f"{self.folder} holds this run already: add --resume to go on, or choose another --out"
-                )
-            measured = theirs["federation"]["measured_width"]
-            self.config.federation.measured_width = measured
-            self.config.values["federation"]["measured_width"] = measured
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.config.kept.copy(self.folder)
-        self._write_config()
+    def _settle_width(self, task: Task, before: int) -> None:
+        """cohort_width=auto: measured once, by rank 0, and kept in config.yaml for every later resume.
 
-    def _write_config(self) -> None:
-        write_text(self.folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(self.config.values)))
-
-    def _settle_width(self, task: Task) -> None:
-        """cohort_width=auto: measured once, by rank 0, and kept in config.yaml for every later resume."""
+        `before`: what the checkpoint was made with, which alone gives the same bits.
+        """
         settings = self.config.federation
         if settings.cohort_width != "auto":
             return
+        settings.measured_width = before or settings.measured_width
         if self.exchange.rank == 0 and not settings.measured_width:
             settings.measured_width = measure_width(self.config, task)
         settings.measured_width = self.exchange.agree([settings.measured_width if self.exchange.rank == 0 else 0])[0]
         self.config.values["federation"]["measured_width"] = settings.measured_width
         if self.exchange.rank == 0:
-            self._write_config()
+            write_config(self.folder, self.config.values)
 
     def _same_everywhere(self, task: Task) -> None:
         """All ranks run the same build on the same kind of processor with the same data."""
@@ -241,19 +260,33 @@ class Job:
 
     def _newest(self) -> Path | None:
         """The newest whole checkpoint, chosen by rank 0 for all."""
-        choice = ""
+        choice = failure = ""
         if self.exchange.rank == 0:
-            found = checkpoint.newest(self.folder / "checkpoints", lambda text: self._say(None, text))
-            choice = found.name if found else ""
+            try:
+                checkpoint.tidy(self.folder / "checkpoints")
+                found = checkpoint.newest(self.folder / "checkpoints", lambda text: self._say(None, text))
+                choice = found.name if found else ""
+            except (ValueError, OSError) as error:
+                failure = str(error)
+        self.exchange.together(failure)
         choice = self.exchange.tell(choice, 0)
         return self.folder / "checkpoints" / choice if choice else None
 
-    def _restore(self, federation: Federation, path: Path | None) -> tuple[Any, int]:
+    def _told(self, path: Path | None) -> dict[str, Any]:
+        """What a checkpoint says of itself, if it is of this run."""
+        told = checkpoint.about(path) if path else {}
+        if told and told.get("config") != origin(self.config):
+            raise ValueError(
+                f"{path}: belongs to a run of another configuration ({told.get('config')}, this is "
+                f"{origin(self.config)}); give the settings that the run was started with, or choose another --out"
+            )
+        return told
+
+    def _restore(self, federation: Federation, path: Path | None, written: dict[str, Any]) -> tuple[Any, int]:
         """The checkpoint's state, or the start."""
         server = federation.method.init_server(federation.task)
         if path is None:
             return server, 0
-        written = checkpoint.about(path)
         for key, value in checkpoint.fingerprint().items():
             if written.get(key, "none") != value:
                 self._say(
@@ -266,39 +299,44 @@ class Job:
     def _finish(self, evaluator: Evaluator, server: Any) -> dict[str, Any]:
         """The final state as plain tensors, the summary, and no client rows that nobody needs."""
         federation = evaluator.federation
-        folder, rounds = self.folder / "checkpoints", federation.task.rounds
-        if not (folder / f"round-{rounds:06d}").exists():
-            keep = self.config.checkpoint.keep_clients
+        final = self.folder / "checkpoints" / f"round-{federation.task.rounds:06d}"
+        keep = self.config.checkpoint.keep_clients
+        if self.last != final:
             store = federation.store if keep else ClientStore(torch.zeros(0, dtype=torch.long), Nothing())
-            self._save(rounds, server, federation, store)
-        summary = self._summary(federation, server)
-        if self.exchange.rank == 0:
-            if not self.config.checkpoint.keep_clients:
-                for old in checkpoint.found(folder)[:-1]:
-                    shutil.rmtree(old)
-            checkpoint.save_tensors(self.folder / "server.safetensors", tree.leaves(server))
-            lam = federation.method.posterior(server)
-            export(self.folder / "posterior.safetensors", federation.task, evaluator.point(server), lam)
-            write_json(self.folder / "summary.json", summary)
-        self.exchange.barrier()
-        return summary
+            self._save(federation.task.rounds, server, federation, store)
+        ended = self._summary(federation, server)
+        with checkpoint.everywhere(self.exchange, "the results"):
+            if self.exchange.rank == 0:
+                if not keep:
+                    checkpoint.keep_only(final.parent, {final})
+                ended["files"] = self._export(evaluator, server)
+                files.write_record(self.folder / "summary.json", ended)
+        return ended
+
+    def _export(self, evaluator: Evaluator, server: Any) -> dict[str, str]:
+        """The final state for others to read; the digest of each file."""
+        state, posterior = (self.folder / f"{name}.safetensors" for name in ("server", "posterior"))
+        with files.whole(state) as temporary:
+            checkpoint.save_tensors(temporary, tree.leaves(server))
+        lam = evaluator.federation.method.posterior(server)
+        with files.whole(posterior) as temporary:
+            export(temporary, evaluator.federation.task, evaluator.point(server), lam)
+        return {path.name: checkpoint.digest(path) for path in (state, posterior)}
 
     def _summary(self, federation: Federation, server: Any) -> dict[str, Any]:
-        records = read_metrics(self.folder / "metrics.jsonl") if self.exchange.rank == 0 else []
-        last: dict[str, Any] = records[-1] if records else {}
+        rounds, result = federation.task.rounds, checksum(server)
+        recorded = summary.told([])
+        if self.exchange.rank == 0:
+            recorded = summary.from_metrics(self.folder, rounds, result, lambda text: self._say(None, text))
         return {
             "method": self.config.title("method"),
-            "rounds": federation.task.rounds,
-            **{name: last[name] for name in METRICS if name in last},
-            "last_3_rounds": last_three(records, METRICS),
-            "seconds": sum(r["seconds"] for r in records),
-            "bytes": sum(r["bytes"] for r in records),
-            **_communication(records),
+            "rounds": rounds,
+            **recorded,
             "world_size": self.exchange.world_size,
             "clients": federation.task.num_clients,
             "parameters": federation.task.layout.numel,
             "cohort_width": federation.plan.width,
-            "checksum": checksum(server),
+            "checksum": result,
             "config_hash": self.config.hash,
             "split_hash": federation.task.shards.digest(),
             **checkpoint.fingerprint(),
@@ -349,34 +387,6 @@ def _record(finished: int, report: Report, metrics: dict[str, float], seconds: f
         "active": report.active,
         "skipped": report.skipped,
         **report.metrics,
-    }
-
-
-def _communication(records: list[dict[str, Any]]) -> dict[str, float]:
-    """Bytes per client and round, up and down, in the mean over rounds; and all that clients sent and were sent."""
-    up, down = ([r[f"bytes_{way}"] for r in records] for way in ("up", "down"))
-    rounds = max(len(records), 1)
-    everything = sum(r["active"] * (r["bytes_up"] + r["bytes_down"]) for r in records)
-    return {"bytes_up": sum(up) / rounds, "bytes_down": sum(down) / rounds, "bytes_clients": everything}
-
-
-def _split(task: Task) -> dict[str, Any]:
-    """Who has how many examples of which class."""
-    counts = task.shards.count(task.data.train.targets.cpu(), task.data.classes)
-    sizes = task.shards.num_examples.tolist()
-    return {"counts": counts.tolist(), "sizes": sizes, "names": list(task.data.label_names)}
-
-
-def _clients(task: Task, names: Sequence[str]) -> dict[str, Any]:
-    """Who takes part: names, examples and, of few enough clients, how many of each class."""
-    few, classes = task.num_clients <= MOST_COUNTED, task.data.classes
-    split = _split(task) if few and classes else {"counts": []}
-    plain = [str(number) for number in range(classes)] if split["counts"] else []
-    return {
-        "names": list(names) if len(names) == task.num_clients else list(range(task.num_clients)),
-        "examples": task.shards.num_examples.tolist(),
-        "counts": split["counts"],
-        "labels": list(task.data.label_names) if plain and task.data.label_names else plain,
     }
 
 

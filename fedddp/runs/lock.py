@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from fedddp.core.files import naming
+
 NAME = ".lock"
 PATIENCE = 2.0  # seconds; whoever only looks (`holder`) has it for a moment too
 UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -37,9 +39,9 @@ def hold(folder: Path, patience: float = PATIENCE) -> Iterator[None]:
                     f"{folder} is at work already: {_read(file)}. Wait for it, or end it with: fedddp cancel {folder}"
                 )
             time.sleep(0.1)
-        file.truncate(0)
-        json.dump(_me(), file)
-        file.flush()
+        with naming(folder / NAME):
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), json.dumps(_me()).encode())
         yield
 
 
@@ -74,11 +76,12 @@ def _me() -> dict[str, str]:
 
 def _parse(file: IO[str]) -> dict[str, str]:
     file.seek(0)
+    unknown = {"host": "?", "pid": "?", "job": "", "since": "now"}
     try:
-        found: dict[str, str] = json.loads(file.read())
-    except json.JSONDecodeError:  # taken this very moment, not written yet
-        found = {"host": "?", "pid": "?", "job": "", "since": "now"}
-    return found
+        found = json.loads(file.read())
+    except ValueError:  # taken this very moment, not written yet; or damaged
+        return unknown
+    return unknown | found if isinstance(found, dict) else unknown
 
 
 def _read(file: IO[str]) -> str:

@@ -34,12 +34,12 @@ class Kept:
 
     plugins: dict[str, Plugin] = field(default_factory=dict)
 
-    def copy(self, folder: Path) -> None:
-        """Into a run's folder, once."""
+    def copy(self, folder: Path, anew: bool = False) -> None:
+        """Into a run's folder, once; or `anew`, as long as nothing was made with what is there."""
         for section, plugin in self.plugins.items():
             for file in plugin.files:
                 target = folder / FOLDER / section / file.relative_to(plugin.root)
-                if not target.exists():
+                if not target.exists() or (anew and target.resolve() != file.resolve()):
                     target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(file, target)
 

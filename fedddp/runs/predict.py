@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from fedddp.core.data import Dataset, Examples
+from fedddp.core.files import Damaged, read_record
 from fedddp.core.gaussian import FAMILIES
 from fedddp.core.model import Model
 from fedddp.core.objective import OBJECTIVES, SquaredError
@@ -18,8 +19,8 @@ from fedddp.core.params import Layout
 from fedddp.core.rng import Streams
 from fedddp.core.shards import Shards
 from fedddp.core.task import Task
-from fedddp.rounds.checkpoint import load_tensors
-from fedddp.runs.config import read
+from fedddp.rounds.checkpoint import digest, load_tensors
+from fedddp.runs.claim import read_config
 from fedddp.runs.evaluate import Models
 from fedddp.runs.own import find
 from fedddp.runs.posterior import Samples, entropy
@@ -52,10 +53,14 @@ def load(folder: Path, trust: bool = False, module: nn.Module | None = None) -> 
     path = folder / "posterior.safetensors"
     if not path.is_file():
         raise ValueError(f"{folder}: no finished run here (posterior.safetensors is missing)")
-    values = read(folder / "config.yaml")
-    with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
-        about = json.loads(file.metadata()["fedddp"])
-    named = load_tensors(path)
+    _check_file(path)
+    values = read_config(folder / "config.yaml")
+    try:
+        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+            about = json.loads(file.metadata()["fedddp"])
+        named = load_tensors(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path}: is not a readable safetensors file: {error}") from error
     dtype = DTYPES[values["federation"]["dtype"]]
     if module is None:
         module = _build(values["model"], folder, trust, tuple(about["input_shape"]), about["outputs"])
@@ -76,6 +81,19 @@ def load(folder: Path, trust: bool = False, module: nn.Module | None = None) -> 
         dtype=dtype,
     )
     return Trained(task, point, _posterior(about["covariance"], layout, named, point[0]), about["rounds"])
+
+
+def _check_file(path: Path) -> None:
+    """Against the digest in summary.json; a posterior that was copied elsewhere without it is believed."""
+    remedy = "the command that made the run writes it anew, with --resume"
+    try:
+        written = read_record(path.with_name("summary.json")).get("files", {}).get(path.name)
+    except FileNotFoundError:
+        written = None
+    except Damaged as error:
+        raise ValueError(f"{error}, so {path.name} cannot be checked; {remedy}") from error
+    if written is not None and digest(path) != written:
+        raise ValueError(f"{path}: is damaged (it does not match its digest in summary.json); {remedy}")
 
 
 def _build(given: dict[str, Any], folder: Path, trust: bool, shape: tuple[int, ...], outputs: int) -> nn.Module:

@@ -36,12 +36,14 @@ def take_part(config: "Config", out: Path, resume: bool, quiet: bool = False) ->
         torch.set_num_threads(config.federation.threads)
         keep_memory()
         device = own_device(config.federation.deterministic)
-        exchange = Exchange.connect(device, config.federation.timeout)
+        exchange = Exchange.connect(device, config.federation.timeout, lambda: stop.asked)
         try:
             summary = Job(config, out, exchange, device, quiet, stop).run(resume)
-        except BaseException:
+        except BaseException as error:
             if exchange.world_size == 1:  # nobody to wait for: the next run of this process opens a world of its own
                 exchange.close()
+            elif not _known_to_all(error):
+                exchange.leave(_one_line(error))
             raise
         finally:
             torch.set_num_threads(threads)
@@ -67,15 +69,23 @@ def attempt(call: Callable[[], int], debug: bool = False) -> int:
 
 
 def speaks(error: Exception) -> bool:
-    """What all ranks know alike, rank 0 says; what only one rank knows, that rank says."""
-    from fedddp.exchange.group import PeerFailed, RankLost
-    from fedddp.rounds.federate import Failed
+    """What all ranks know alike, rank 0 says; what only one rank knows, that rank says; who is lost, one that found."""
+    from fedddp.exchange.group import RankLost
 
-    shared = isinstance(error, PeerFailed | Failed | ValueError | RankLost)
+    if isinstance(error, RankLost):  # rank 0 may be the one that is lost
+        return error.speaks
+    shared = _known_to_all(error) or isinstance(error, ValueError)
     return not shared or os.environ.get("RANK", "0") == "0"
 
 
-def _one_line(error: Exception) -> str:
+def _known_to_all(error: BaseException) -> bool:
+    from fedddp.exchange.group import PeerFailed, RankLost
+    from fedddp.rounds.federate import Failed
+
+    return isinstance(error, PeerFailed | Failed | RankLost)
+
+
+def _one_line(error: BaseException) -> str:
     from fedddp.core.trace import spot
 
     text = " ".join(str(error).split()) or "failed"

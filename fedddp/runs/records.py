@@ -1,10 +1,9 @@
-"""What a run leaves to read: metrics.jsonl, TensorBoard events, summary.json and a line or bar of progress.
+"""What a run leaves to read: metrics.jsonl, TensorBoard events, pictures.json and a line or bar of progress.
 
 Only rank 0 records. On resume, metrics and events are cut back to the checkpoint's round, so that each round is
-there once.
+there once. An error of the disk ends the run with the name of the file.
 """
 
-import json
 import struct
 import sys
 from pathlib import Path
@@ -13,9 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedddp.core.files import write_json
+from fedddp.core.files import Appended, write_record
+from fedddp.runs.metrics import cut_metrics, line, read_metrics
+
+__all__ = ["Recorder", "cut_metrics", "last_three", "read_metrics"]
 
 MOST_CURVES = 16
+LARGEST = 1e19  # TensorBoard's bins end at 1e20, and it fails where none is filled
 SHOWN = ("accuracy", "nll", "ece", "rmse", "train_loss")
 
 
@@ -23,21 +26,20 @@ class Recorder:
     """Writes a round's record to file, to TensorBoard and to the terminal."""
 
     def __init__(self, folder: Path, rounds: int, done: int, title: str, quiet: bool = False) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # a second to import: only where it is needed
+        from fedddp.runs.board import Board, cut_events  # a second to import: only where it is needed
 
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.rounds = folder, rounds
-        cut_metrics(folder / "metrics.jsonl", done)
-        cut_events(folder, done)
-        self.file = open(folder / "metrics.jsonl", "a")  # noqa: SIM115  open for the length of the run
-        self.board: Any = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
         self.bar = _bar(title, rounds, done) if not quiet else None
         self.quiet, self.title = quiet, title
+        cut_metrics(folder / "metrics.jsonl", done, self.say)
+        cut_events(folder, done, self.say)
+        self.file = Appended(folder / "metrics.jsonl")
+        self.board: Any = Board(str(folder))  # type: ignore[no-untyped-call]
 
     def round(self, record: dict[str, Any], histograms: dict[str, Tensor]) -> None:
         """One line, the same numbers as scalars, and what is spread over clients as histograms."""
-        self.file.write(json.dumps(record) + "\n")
-        self.file.flush()
+        self.file.write(line(record).encode())
         step = record["round"]
         for name, value in record.items():
             if name != "round" and isinstance(value, int | float):
@@ -45,7 +47,7 @@ class Recorder:
             elif isinstance(value, list):  # a number for each rank
                 self._by_rank(name, value, step)
         for name, values in histograms.items():
-            finite = values[values.isfinite()]
+            finite = values[values.isfinite()].clamp(-LARGEST, LARGEST)
             if len(finite):
                 self.board.add_histogram(name, finite, step)
         self.board.flush()
@@ -69,7 +71,7 @@ class Recorder:
 
     def pictures(self, numbers: dict[str, Any], spread: dict[str, Tensor], draw: bool) -> None:
         """The numbers behind the pictures, to file; drawn, to TensorBoard, with what is spread over test examples."""
-        write_json(self.folder / "pictures.json", numbers)
+        write_record(self.folder / "pictures.json", numbers)
         for name, values in spread.items() if draw else ():
             self.board.add_histogram(f"test/{name}", values, self.rounds)
         if draw and numbers:
@@ -104,10 +106,18 @@ class Recorder:
         elif not self.quiet:
             print(text, file=sys.stderr, flush=True)
 
-    def close(self) -> None:
+    def sync(self) -> None:
+        """To the disk, before a checkpoint says that these rounds are done."""
+        self.file.sync()
+
+    def close(self, failed: bool = False) -> None:
+        """What was not written when the run failed is not tried again: the first error is the one to show."""
         if self.bar is not None:
             self.bar.close()
-        self.board.close()
+        if failed:
+            self.board.abandon()
+        else:
+            self.board.close()
         self.file.close()
 
 
@@ -118,52 +128,6 @@ def _bar(title: str, rounds: int, done: int) -> Any:
     from tqdm import tqdm
 
     return tqdm(total=rounds, initial=done, desc=title, unit="round", dynamic_ncols=True)
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Every complete line; a line cut short by a kill is left out."""
-    records = []
-    if path.exists():
-        for line in path.read_text().splitlines():
-            try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-    return records
-
-
-def cut_metrics(path: Path, done: int) -> None:
-    """Keep the rounds that the checkpoint has."""
-    kept = [r for r in read_metrics(path) if r["round"] <= done]
-    if path.exists():
-        path.write_text("".join(json.dumps(r) + "\n" for r in kept))
-
-
-def cut_events(folder: Path, done: int) -> None:
-    """Drop from TensorBoard's files what lies behind round `done`, and empty files."""
-    for path in sorted(folder.glob("events.out.tfevents.*")):
-        data = path.read_bytes()
-        kept = b"".join(raw for raw, step in _event_records(data) if step <= done)
-        if done == 0:
-            path.unlink()
-        elif kept != data:
-            path.write_bytes(kept)
-
-
-def _event_records(data: bytes) -> list[tuple[bytes, int]]:
-    """(raw record, step) of a TensorBoard file: length, crc, event, crc; an incomplete last one is left out."""
-    from tensorboard.compat.proto.event_pb2 import Event
-
-    records, at = [], 0
-    while at + 12 <= len(data):
-        (size,) = struct.unpack_from("<Q", data, at)
-        end = at + 12 + size + 4
-        if end > len(data):
-            break
-        event = Event.FromString(data[at + 12 : end - 4])
-        records.append((data[at:end], int(event.step)))
-        at = end
-    return records
 
 
 def last_three(records: list[dict[str, Any]], names: tuple[str, ...]) -> dict[str, float]:

@@ -4,20 +4,25 @@ The sections data, split, model, method and local are the classes that are named
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fedddp.core.check import check, hint
-from fedddp.core.plugins import title
+from fedddp.core import registry
+from fedddp.core.check import check, check_count, closest, first_line, hint, shown
+from fedddp.core.objective import OBJECTIVES
+from fedddp.core.plugins import is_path, title
 from fedddp.core.registry import SECTIONS
 from fedddp.core.rng import STREAMS
+from fedddp.core.settings import kinds, settled
 from fedddp.rounds.compression import ExchangeSettings
 from fedddp.rounds.store import PLACES
 
+YEAR = 366 * 24 * 3600.0  # seconds
+LAST = 3  # rounds that a reported number is the mean of
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 NO_EFFECT = (
     "data.root",
@@ -54,17 +59,20 @@ class FederationSettings:
 
     def __post_init__(self) -> None:
         name = "federation"
-        check(f"{name}.rounds", self.rounds, self.rounds >= 0, "at least 0")
+        check_count(f"{name}.rounds", self.rounds, least=0)
         check(f"{name}.participation", self.participation, 0 < self.participation <= 1, "in (0, 1]")
         width = self.cohort_width
         fine = width == "auto" if isinstance(width, str) else width >= 0
         check(f"{name}.cohort_width", width, fine, "a number, 0 for the rule, or auto")
+        width = self.measured_width
+        fine = width == 0 or (width > 0 and self.cohort_width == "auto")
+        check(f"{name}.measured_width", width, fine, "0, or what a run with federation.cohort_width=auto wrote")
         check(f"{name}.streams", self.streams, self.streams in STREAMS, " or ".join(STREAMS))
         check(f"{name}.dtype", self.dtype, self.dtype in DTYPES, " or ".join(DTYPES))
         check(f"{name}.autocast", self.autocast, self.autocast in ("none", "bf16"), "none or bf16")
         half = self.autocast != "none"
         check(f"{name}.dtype", self.dtype, not half or self.dtype == "float32", "float32 with federation.autocast=bf16")
-        check(f"{name}.threads", self.threads, self.threads >= 1, "at least 1")
+        check_count(f"{name}.threads", self.threads, most=4096)
         check(
             f"{name}.on_bad_client",
             self.on_bad_client,
@@ -72,21 +80,29 @@ class FederationSettings:
             "stop or skip",
         )
         check(f"{name}.check_every", self.check_every, self.check_every >= 1, "at least 1")
-        check(f"{name}.timeout", self.timeout, self.timeout > 0, "above 0")
+        check(f"{name}.timeout", self.timeout, 0 < self.timeout <= YEAR, "above 0, and at most a year")
         check(f"{name}.rows", self.rows, self.rows in PLACES, " or ".join(PLACES))
 
 
 @dataclass
 class EvaluationSettings:
-    every: int = 1  # rounds between two evaluations; the last round is always evaluated
+    every: int = 1  # rounds between two evaluations; the last three rounds are always evaluated
+    at: list[int] = field(default_factory=list)  # rounds n at which n - 2, n - 1 and n are evaluated, too
     samples: int = 32  # posterior samples to average, for methods that have a posterior; 0: none
     ood: str = ""  # a data set to tell from the test set by predictive entropy
     histograms: int = 10  # rounds between two histograms in TensorBoard; 0: none, and no pictures
 
     def __post_init__(self) -> None:
         check("evaluation.every", self.every, self.every >= 1, "at least 1")
-        check("evaluation.samples", self.samples, self.samples >= 0, "at least 0")
+        check("evaluation.at", self.at, all(n >= 1 for n in self.at), "rounds, counted from 1")
+        check_count("evaluation.samples", self.samples, least=0, most=100_000)
+        if self.ood and not is_path(self.ood) and self.ood not in registry.names("data"):
+            raise ValueError(f"evaluation.ood={shown(self.ood)}: unknown; {hint(self.ood, registry.names('data'))}")
         check("evaluation.histograms", self.histograms, self.histograms >= 0, "at least 0")
+
+    def wanted(self, finished: int, rounds: int) -> bool:
+        """Whether to evaluate after that round: a number "at n" is the mean of three rounds, as in the papers."""
+        return finished % self.every == 0 or any(0 <= n - finished < LAST for n in (*self.at, rounds))
 
 
 @dataclass
@@ -106,7 +122,7 @@ PLAIN: dict[str, type[Any]] = {
     "evaluation": EvaluationSettings,
     "checkpoint": CheckpointSettings,
 }
-EXTRA: dict[str, dict[str, Any]] = {  # keys beside the class's own
+EXTRA: dict[str, dict[str, Any]] = {  # keys beside the class's own, and their defaults
     "split": {"seed": None},
     "model": {"seed": None, "loss": "auto"},
 }
@@ -130,26 +146,49 @@ def relevant(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def known(prefix: str, key: object, names: list[str] | set[str]) -> None:
     if key not in names:
-        raise ValueError(f"{prefix}{key}: unknown key; {hint(key, names, prefix)}")
+        raise ValueError(f"{prefix}{shown(key)}: unknown key; {hint(key, names, prefix)}")
 
 
 def typed(section: str, schema: type[Any], given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The section's object and its plain values; one clear line for an unknown key or a wrong type."""
-    names = [f.name for f in fields(schema)]
+    declared = kinds(schema)
     for key in given:
-        known(f"{section}.", key, names)
-    merged = OmegaConf.structured(schema)
+        known(f"{section}.", key, set(declared))
+    values = {key: settled(f"{section}.{key}", declared[key], value) for key, value in given.items()}
     try:
-        merged.merge_with(dict(given))
-    except OmegaConfBaseException as error:
-        for key in (key for key, value in given.items() if not _fits(schema, key, value)):
-            wanted = next(f.type for f in fields(schema) if f.name == key)
-            wanted = getattr(wanted, "__name__", str(wanted))
-            raise ValueError(f"{section}.{key}={given[key]}: must be of type {wanted}") from error
-        raise
-    plain = OmegaConf.to_container(merged, resolve=True)
+        merged = OmegaConf.structured(schema)
+        merged.merge_with(values)
+        made, plain = OmegaConf.to_object(merged), OmegaConf.to_container(merged)
+    except OmegaConfBaseException as error:  # types of a user's own class
+        for key in (key for key, value in values.items() if not _fits(schema, key, value)):
+            wanted = getattr(declared[key], "__name__", str(declared[key]))
+            raise ValueError(f"{section}.{key}={shown(values[key])}: must be of type {wanted}") from error
+        raise ValueError(f"{section}.{error.full_key}: {first_line(error)}") from error
     assert isinstance(plain, dict)
-    return OmegaConf.to_object(merged), {str(k): v for k, v in plain.items()}
+    return made, {str(k): v for k, v in plain.items()}
+
+
+def beside(section: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the keys beside the class's own."""
+    found = {key: given.get(key, default) for key, default in EXTRA.get(section, {}).items()}
+    if "seed" in found:
+        found["seed"] = settled(f"{section}.seed", int | None, found["seed"])
+    if "loss" in found:
+        found["loss"] = settled(f"{section}.loss", str, found["loss"])
+        losses = ("auto", *OBJECTIVES)
+        check(f"{section}.loss", found["loss"], found["loss"] in losses, " or ".join(losses))
+    return found
+
+
+def unknown(key: str, classes: Mapping[str, type[Any]]) -> ValueError:
+    """For a key that is no section: it may be one of a section's keys."""
+    sections = {"seed", *SECTIONS, *PLAIN}
+    inside = [(s, name) for s, schema in classes.items() for name in (*kinds(schema), *EXTRA.get(s, {}))]
+    for name in (key, closest(key, sections), closest(key, {name for _, name in inside})):
+        found = [name] if name in sections else [f"{section}.{own}" for section, own in inside if own == name]
+        if found:
+            return ValueError(f"{shown(key)}: unknown key; did you mean {' or '.join(found)}?")
+    return ValueError(f"{shown(key)}: unknown key; {hint(key, sections)}")
 
 
 def _fits(schema: type[Any], key: str, value: object) -> bool:

@@ -4,9 +4,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedddp.core.check import check
+from fedddp.core.check import check, check_count
 from fedddp.core.data import Examples
 from fedddp.core.shards import Split
+
+MOST = 100_000_000  # clients
 
 
 class Counted(Split, extends=True):
@@ -15,8 +17,8 @@ class Counted(Split, extends=True):
     clients: int = 10
 
     def __post_init__(self) -> None:
-        check("split.clients", self.clients, self.clients >= 1, "at least 1")
-        check("split.minimum", self.minimum, self.minimum >= 0, "at least 0")
+        super().__post_init__()
+        check_count("split.clients", self.clients, most=MOST)
 
     def count(self) -> int:
         return self.clients
@@ -29,7 +31,12 @@ class Mixed(Counted, extends=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check("split.alpha", self.alpha, self.alpha > 0, "above 0")
+        check_alpha("split.alpha", self.alpha)
+
+
+def check_alpha(key: str, alpha: float) -> None:
+    """Beyond these, logarithms of draws overflow; long before, nothing changes any more."""
+    check(key, alpha, 1e-30 <= alpha <= 1e30, "from 1e-30 to 1e30")
 
 
 def labels(examples: Examples) -> Tensor:

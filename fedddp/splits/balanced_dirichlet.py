@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedddp.core.check import check
 from fedddp.core.data import Examples
-from fedddp.splits._dealing import Mixed, class_sizes, deal_counts, labels, log_dirichlet
+from fedddp.splits._dealing import Mixed, check_alpha, class_sizes, deal_counts, labels, log_dirichlet
 
 
 class Split(Mixed):
@@ -24,7 +24,8 @@ class Split(Mixed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check("split.child_alpha", self.child_alpha, self.child_alpha > 0, "above 0")
+        check_alpha("split.child_alpha", self.child_alpha)
+        check("split.parents", self.parents, all(n >= 0 for n in self.parents), "numbers of coarse classes, from 0")
 
     def deal(self, examples: Examples, generator: torch.Generator) -> list[Tensor]:
         targets = labels(examples)
@@ -43,6 +44,7 @@ class Split(Mixed):
         if not self.parents:
             return log_dirichlet(self.alpha, self.clients, classes, generator)
         check("split.parents", self.parents, len(self.parents) == classes, f"a list of {classes}, one for each class")
+        check("split.parents", self.parents, max(self.parents) < classes, f"numbers of coarse classes, below {classes}")
         parents = torch.tensor(self.parents)
         coarse = log_dirichlet(self.alpha, self.clients, int(parents.max()) + 1, generator)
         mixes = torch.empty(self.clients, classes, dtype=coarse.dtype)

@@ -14,6 +14,8 @@ from fedddp.core.check import check
 from fedddp.core.data import Examples
 from fedddp.splits._dealing import Counted, class_sizes, deal_counts, fill_up, labels
 
+MOST = 1_000_000  # points of a client
+
 
 class Split(Counted):
     sizes: list[int] = field(default_factory=lambda: [36, 67])  # points of a client in the first and second half
@@ -21,7 +23,8 @@ class Split(Counted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check("split.sizes", self.sizes, len(self.sizes) == 2 and min(self.sizes) >= 1, "two sizes of at least 1")
+        fine = len(self.sizes) == 2 and min(self.sizes) >= 1 and max(self.sizes) <= MOST
+        check("split.sizes", self.sizes, fine, f"two sizes from 1 to {MOST:,}")
         fine = len(self.positives) == 2 and all(0 <= share <= 1 for share in self.positives)
         check("split.positives", self.positives, fine, "two shares in [0, 1]")
 

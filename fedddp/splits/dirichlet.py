@@ -13,7 +13,16 @@ from torch import Tensor
 
 from fedddp.core.check import check
 from fedddp.core.data import Examples
-from fedddp.splits._dealing import Mixed, class_sizes, counts_of, deal_counts, fill_up, labels, log_dirichlet
+from fedddp.splits._dealing import (
+    Mixed,
+    check_alpha,
+    class_sizes,
+    counts_of,
+    deal_counts,
+    fill_up,
+    labels,
+    log_dirichlet,
+)
 
 
 class Split(Mixed):
@@ -22,7 +31,7 @@ class Split(Mixed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check("split.size_alpha", self.size_alpha, self.size_alpha > 0, "above 0")
+        check_alpha("split.size_alpha", self.size_alpha)
         check("split.dealing", self.dealing, self.dealing in ("exact", "published"), "exact or published")
 
     def deal(self, examples: Examples, generator: torch.Generator) -> list[Tensor]:

@@ -32,6 +32,6 @@ class Split(shards.Split):
         if self.keep:
             parts = [parts[i] for i in order[: self.keep].sort().values.tolist()]
         if self.merge:
-            groups = torch.randperm(len(parts), generator=generator).tensor_split(self.merge)
+            groups = torch.randperm(len(parts), generator=generator).tensor_split(max(1, min(self.merge, len(parts))))
             parts = [torch.cat([parts[i] for i in group.tolist()]) for group in groups if len(group)]
         return parts

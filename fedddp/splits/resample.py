@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedddp.core.check import check
+from fedddp.core.check import check, fits_memory
 from fedddp.core.data import Examples
 from fedddp.core.shards import Shards
 from fedddp.splits._dealing import Mixed, class_sizes, labels, log_dirichlet
@@ -30,6 +30,7 @@ class Split(Mixed):
         check("split.most", self.most, self.most >= self.minimum, f"at least split.minimum={self.minimum}")
 
     def deal(self, examples: Examples, generator: torch.Generator) -> Shards:
+        fits_memory(f"split.clients={self.clients}", 8 * self.clients * (self.most + 1), "use fewer clients")
         targets = labels(examples)
         available = class_sizes(targets)
         present = available.nonzero().flatten()

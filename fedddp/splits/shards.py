@@ -7,9 +7,11 @@ distinct=false pieces are dealt at random as in McMahan et al. (2017), so a clie
 import torch
 from torch import Tensor
 
-from fedddp.core.check import check
+from fedddp.core.check import check_count
 from fedddp.core.data import Examples
 from fedddp.splits._dealing import Counted, by_owner, labels
+
+MOST = 10_000  # pieces for each client
 
 
 class Split(Counted):
@@ -18,7 +20,7 @@ class Split(Counted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check("split.shards", self.shards, self.shards >= 1, "at least 1")
+        check_count("split.shards", self.shards, most=MOST)
 
     def deal(self, examples: Examples, generator: torch.Generator) -> list[Tensor]:
         targets = labels(examples)

@@ -87,7 +87,7 @@ def test_mistakes_are_named(path: Path) -> None:
         npz.Source().load()
     with pytest.raises(ValueError, match="lacks test_targets"):
         load(write(path, train_inputs=np.zeros(1), train_targets=np.zeros(1), test_inputs=np.zeros(1)))
-    good = parts(np.zeros((10, 3), np.float32), np.zeros(10, np.int64))
+    good = parts(np.zeros((10, 3), np.float32), np.arange(10) % 2)
     for name, value, reason in (
         ("train_targets", np.zeros(5, np.int64), r"train inputs are \[6, 3\], targets \[5\]"),
         ("test_inputs", np.zeros((4, 2), np.float32), r"an input is \[3\], to test \[2\]"),
@@ -105,3 +105,59 @@ def test_pickled_objects_in_an_npz_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", train_inputs=np.array([{}], object))
     with pytest.raises(ValueError, match=r"a\.npz: cannot be read as arrays.*allow_pickle"):
         npz.Source(root=str(tmp_path), file="a.npz").load()
+
+
+NOTHING = np.zeros((10, 3), np.float32)
+TWO = np.arange(10) % 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"train_inputs": np.zeros((6, 0), np.float32), "test_inputs": np.zeros((4, 0), np.float32)},
+            "hold no numbers",
+        ),
+        ({"train_inputs": np.full((6, 3), np.nan, np.float32)}, "the training set holds numbers that are not finite"),
+        (
+            {"test_inputs": np.full((4, 3), np.inf, np.float32)},
+            "the test set holds numbers .* in the inputs of example 0",
+        ),
+        ({"train_targets": np.arange(6) - 1}, "the training set has targets from -1 to 4, expected 0 to"),
+        (
+            {"train_targets": np.array([0, 1, 0, 1, 0, np.nan])},
+            "targets are of type torch.float64, to test torch.int64",
+        ),
+        (
+            {"train_targets": np.full(6, np.nan), "test_targets": np.zeros(4)},
+            "the training set holds a target that is not",
+        ),
+        (
+            {"train_targets": np.full((6, 2), 2, np.uint8), "test_targets": np.ones((4, 2), np.uint8)},
+            "a 0 or 1 for each",
+        ),
+        ({"train_targets": np.full((6, 2), 0.5), "test_targets": np.ones((4, 2))}, "a 0 or 1 for each of 2 labels"),
+        (
+            {"train_targets": np.ones((6, 2), np.int64), "test_targets": np.ones((4, 2), np.int64)},
+            "inputs are no tokens",
+        ),
+        (
+            {"train_targets": np.ones((6, 2), np.uint8), "test_targets": np.ones((4, 3), np.uint8)},
+            r"a target is \[2\], to",
+        ),
+        ({"train_targets": np.ones((6, 2), np.uint8)}, r"a target is \[2\], to test \[\]"),
+        ({"test_inputs": np.zeros((4, 3), np.uint8)}, "inputs are of type torch.float32, to test torch.uint8"),
+        (
+            {"train_inputs": np.zeros((6, 3), bool), "test_inputs": np.zeros((4, 3), bool)},
+            "inputs are of type torch.bool",
+        ),
+        ({"train_clients": np.full(6, 0.5)}, "train_clients are of type torch.float64; number the clients by integers"),
+        ({"train_targets": np.zeros(6, int), "test_targets": np.zeros(4, int)}, "all examples are of one class"),
+        ({"train_inputs": np.full((6, 3), -1), "test_inputs": np.zeros((4, 3), int)}, "holds the token -1"),
+    ],
+)
+def test_numbers_that_cannot_be_meant(path: Path, changed: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as found:
+        load(write(path, **(parts(NOTHING, TWO) | changed)))
+    assert str(path) in str(found.value)
+    assert len(str(found.value).splitlines()) == 1

@@ -1,5 +1,6 @@
 """The embedded digits, read without importing scikit-learn, are scikit-learn's."""
 
+import pytest
 import torch
 from sklearn.datasets import load_digits
 
@@ -15,3 +16,9 @@ def test_the_digits_are_scikit_learns():
     assert ours == theirs
     assert inputs.dtype == torch.uint8
     assert len(data.test.targets) == 359
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.5, 1.0, 2.0, 1e-5, 0.99999])
+def test_a_test_set_of_nothing_or_of_everything_is_refused(fraction):
+    with pytest.raises(ValueError, match=f"data.test_fraction={fraction}: must be"):
+        Source(test_fraction=fraction).load()

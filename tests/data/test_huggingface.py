@@ -74,6 +74,24 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         huggingface.Source(path=str(tmp_path)).load()
 
 
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"image": [[1.0], [float("nan")]], "label": [0, 1]}, "holds numbers that are not finite"),
+        ({"image": [[1.0], None], "label": [0, 1]}, "the column image of the split train has empty cells"),
+        ({"image": [[1.0], [2.0]], "label": [0, None]}, "the column label of the split train has empty cells"),
+        ({"image": [[1.0], [2.0]], "label": ["a", "b"]}, "the column label holds both texts and numbers"),
+        ({"image": [], "label": []}, "must be a set whose split train has rows"),
+        ({"image": [[1.0], [2.0]], "label": [0, -1]}, "targets from -1"),
+    ],
+)
+def test_cells_that_cannot_be_meant(tmp_path: Path, columns: dict[str, list[Any]], message: str) -> None:
+    parquet(tmp_path / "train.parquet", **columns)
+    parquet(tmp_path / "test.parquet", image=[[1.0], [2.0]], label=[0, 1])
+    with pytest.raises(ValueError, match=message):
+        huggingface.Source(path=str(tmp_path)).load()
+
+
 def test_what_the_package_saved_or_can_read(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     rows = {"x": [[1.0, 2.0], [3.0, 4.0]], "label": [0, 1]}

@@ -74,6 +74,10 @@ def test_shakespeare_letters_are_numbered_as_in_leaf(tmp_path: Path) -> None:
         ('{"user_data": {"a": {"x": ["text"], "y": [1]}}}', "text"),
         ('{"user_data": {"a": {"x": [' + str([2.0] * 784) + '], "y": [1]}}}', "from 0 to 1"),
         ('{"user_data": {"a": {"x": [' + str([1.0] * 784) + '], "y": [62]}}}', "expected 0 to 61"),
+        ('{"user_data": {"a": {"x": [' + str([1.0] * 784) + '], "y": [1.5]}}}', "labels must be integers"),
+        ('{"user_data": {"a": {"x": [' + str([1.0] * 784) + '], "y": ["1"]}}}', "labels must be integers"),
+        ('{"user_data": {"a": {"x": [' + str([1.0] * 784) + '], "y": [true]}}}', "labels must be integers"),
+        ('{"user_data": {"a": {"x": [[NaN' + ", 0.5" * 783 + ']], "y": [1]}}}', "numbers from 0 to 1"),
     ],
 )
 def test_damaged_json_is_named(tmp_path: Path, content: str, reason: str) -> None:

@@ -1,7 +1,7 @@
 """What every source can be told: root, fraction, validation, pixels."""
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ import torch
 from fedddp.core import registry
 from fedddp.core.data import Dataset, Examples, bag_of_words, root
 from fedddp.core.rng import stream
+from fedddp.core.sound import refuse_unfit
 from fedddp.data import _settings
 from fedddp.data._settings import pixel_moments, share
 
@@ -73,6 +74,47 @@ def test_validation_points_are_taken_from_the_training_set() -> None:
 def test_settings_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         Subset(**settings).dataset(examples(), examples(), 5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in registry.names("data") if hasattr(registry.find("data", n), "test_fraction")]
+)
+@pytest.mark.parametrize("fraction", [0.0, -0.5, 1.0, 2.0])
+def test_every_source_refuses_a_test_set_of_nothing_or_of_everything(name: str, fraction: float) -> None:
+    with pytest.raises(ValueError, match=f"data.test_fraction={fraction}: must be in"):
+        registry.find("data", name)(test_fraction=fraction)
+
+
+def test_nothing_is_left_to_train_on() -> None:
+    with pytest.raises(ValueError, match=r"choose a smaller data\.test_fraction"):
+        Table(test_fraction=0.999).load()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"test": examples(0)}, "mine: the test set is empty; choose a larger data.test_fraction"),
+        ({"train": examples(0)}, "mine: the training set is empty"),
+        ({"classes": 4}, "mine: the training set has targets from 0 to 4, expected 0 to 3"),
+        (
+            {"validation": Examples(torch.zeros(2, 3), torch.zeros(2))},
+            "mine: the validation set has inputs [3], to train",
+        ),
+        ({"test": Examples(examples(2).inputs, examples(3).targets)}, "mine: the test set has 2 inputs and 3 targets"),
+    ],
+)
+def test_a_data_set_that_no_run_can_be_made_of(changed: dict[str, Examples], message: str) -> None:
+    data = replace(Dataset(examples(), examples(), 5), **changed)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=re.escape(message)):
+        refuse_unfit(data, "mine", "choose a larger data.test_fraction")
+
+
+def test_the_first_example_that_is_not_finite_is_named() -> None:
+    inputs = torch.zeros(10_000, 2)
+    inputs[7_777, 1] = torch.nan
+    part = Examples(inputs, torch.arange(10_000) % 2)
+    with pytest.raises(ValueError, match="first in the inputs of example 7777"):
+        refuse_unfit(Dataset(part, part, 2), "mine")
 
 
 def test_pixels_are_a_stated_choice() -> None:

@@ -166,14 +166,42 @@ def test_classes_that_are_numbers_keep_their_order(tmp_path: Path) -> None:
         ({"file": "gaps.csv"}, "none of its 1 rows is without a missing value"),
         ({"file": "mine.csv", "regression": True}, "data.target=kind: must be a column of numbers"),
         ({"file": "uneven.csv"}, "row 2 has 3 cells, the first has 2"),
+        ({"file": "mine.csv", "delimiter": ";"}, "data.delimiter=;: .*mine.csv has one column only"),
+        ({"file": "twice.csv"}, "has two columns named 'a'"),
+        ({"file": "empty.csv"}, "holds no rows"),
+        ({"file": "header.csv"}, "none of its 0 rows"),
+        ({"file": "constant.csv"}, "data.target=b: is 7 in every row; there is nothing to predict"),
+        ({"file": "constant.csv", "regression": True}, "data.target=b: is 7 in every row"),
+        ({"file": "infinite.csv"}, "column a: holds inf, which float32 cannot hold"),
+        ({"file": "infinite.csv", "target": "a", "regression": True}, "column a: holds inf"),
+        ({"file": "many.csv"}, "data.target=y: holds 300 different numbers in 300 rows; say data.regression=true, or"),
+        ({"file": "many.csv", "regression": True, "classes": True}, "data.classes=true: must be false"),
+        ({"file": "constant.csv", "client": "a"}, "data.client=a: must be another column: nothing is left"),
+        ({"file": "mine.csv", "test_file": "many.csv"}, "data.test_file=many.csv: must be a table with the columns of"),
+        ({"file": "mine.csv", "test_fraction": 0.001}, "data.test_fraction=0.001: 0.001 leaves none of"),
     ],
 )
 def test_mistakes_with_tables(tmp_path: Path, settings: dict[str, object], message: str) -> None:
     (tmp_path / "mine.csv").write_text(TABLE)
     (tmp_path / "gaps.csv").write_text("a,b\n1,?\n")
     (tmp_path / "uneven.csv").write_text("a,b\n1,2,3\n")
+    (tmp_path / "twice.csv").write_text("a,a,b\n1,2,3\n")
+    (tmp_path / "empty.csv").write_text("\n")
+    (tmp_path / "header.csv").write_text("a,b\n")
+    (tmp_path / "constant.csv").write_text("a,b\n1,7\n2,7\n")
+    (tmp_path / "infinite.csv").write_text("a,b\n1,0\ninf,1\n")
+    (tmp_path / "many.csv").write_text("x,y\n" + "".join(f"{n},{n / 10}\n" for n in range(300)))
     with pytest.raises(ValueError, match=message):
         csv.Source(root=str(tmp_path), **settings).load()  # type: ignore[arg-type]
+
+
+def test_many_numbers_are_what_one_says_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "many.csv"
+    file.write_text("x,y\n" + "".join(f"{n},{n % 60}\n" for n in range(600)))
+    assert csv.Source(file=str(file), regression=True).load().classes == 0
+    assert csv.Source(file=str(file), classes=True).load().classes == 60
+    file.write_text("x,y\n" + "".join(f"{n},{n % 60}\n" for n in range(1200)))  # 5 % of the rows
+    assert csv.Source(file=str(file)).load().classes == 60
 
 
 @pytest.mark.data

@@ -206,9 +206,9 @@ def test_a_rank_that_others_wait_for_in_shared_memory_is_missed(fate, call):
     ranks = [context.Process(target=leave_or_wait, args=(rank, *given), daemon=True) for rank in range(2)]
     for rank in ranks:
         rank.start()
-    why = "its process has ended" if fate == "dies" else "it did not come in time"
+    why = "rank 1 has ended" if fate == "dies" else "rank 1 has not answered for 0.2 s (federation.timeout)"
     answer = answers.get(timeout=120)
-    assert answer.startswith("Shared: rank 0 lost contact")
+    assert answer.startswith("Shared: ")
     assert why in answer
     told.set()
     for rank in ranks:

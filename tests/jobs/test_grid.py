@@ -46,7 +46,12 @@ def test_points_of_a_file_are_multiplied_by_the_grid(tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["seed=3..1"], "1..3"), (["seed=0", "seed=1"], "seed=A,B")],
+    [
+        (["seed=3..1"], "1..3"),
+        (["seed=0", "seed=1"], "seed=A,B"),
+        (["seed=0..1000000000"], r"0\.\.1000000000: a grid of 1,000,000,001 points, more than 100,000; ask for fewer"),
+        (["seed=0..999", "split.seed=0..999"], "a grid of 1,000,000 points, more than 100,000"),
+    ],
 )
 def test_mistakes_in_a_grid(words, message):
     with pytest.raises(ValueError, match=message):
@@ -59,6 +64,22 @@ def test_a_file_that_is_no_list(tmp_path):
         points([], tmp_path / "points.yaml")
     with pytest.raises(ValueError, match="cannot be read"):
         points([], tmp_path / "none.yaml")
+    (tmp_path / "points.yaml").write_text("- {seed: [")
+    with pytest.raises(ValueError, match=r"points.yaml: not a readable YAML file"):
+        points([], tmp_path / "points.yaml")
+
+
+def test_a_file_of_points_is_multiplied_only_so_far(tmp_path):
+    (tmp_path / "points.yaml").write_text("- {seed: 1}\n" * 200)
+    with pytest.raises(ValueError, match="a grid of 200,000 points"):
+        points(["split.seed=0..999"], tmp_path / "points.yaml")
+
+
+def test_a_mistake_in_every_point_is_said_once(tmp_path):
+    with pytest.raises(ValueError, match=r"local\.lr=nan: must be a finite number"):
+        plan("digits", points(["local.lr=nan", "seed=0..1"]), tmp_path)
+    with pytest.raises(ValueError, match=r"lr: unknown key; did you mean local\.lr\?"):
+        plan("digits", points(["lr=0.1,0.2"]), tmp_path)
 
 
 def test_a_key_of_one_method_is_left_out_for_the_others(tmp_path):

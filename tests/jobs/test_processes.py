@@ -6,6 +6,8 @@ import sys
 import time
 from multiprocessing import get_context
 
+import pytest
+
 from fedddp.jobs import processes
 from fedddp.jobs.processes import Processes
 
@@ -43,3 +45,28 @@ def test_a_signal_to_the_launcher_reaches_the_ranks_and_then_has_its_old_meaning
         os.kill(os.getpid(), signal.SIGINT)
         assert job.wait() == -signal.SIGTERM
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_stopped_process_is_ended_when_the_others_have(monkeypatch, code):
+    monkeypatch.setattr(processes, "BLINK", 0.2)
+    monkeypatch.setattr(processes, "GRACE", 0.5 if code == 0 else 60.0)
+    job = start(None, code)
+    os.kill(job.processes[0].pid, signal.SIGSTOP)
+    began = time.monotonic()
+    assert job.wait() == (code or -signal.SIGKILL)
+    assert job.processes[0].exitcode == -signal.SIGKILL
+    assert time.monotonic() - began < 30
+
+
+def test_a_stopped_process_is_left_alone_while_the_others_work(monkeypatch):
+    monkeypatch.setattr(processes, "BLINK", 0.0)
+    monkeypatch.setattr(processes, "GRACE", 0.0)
+    job = start(None, None)
+    os.kill(job.processes[0].pid, signal.SIGSTOP)
+    for _ in range(10):
+        assert not job.over()
+        time.sleep(0.05)
+    assert job.processes[0].exitcode is None
+    job.signal(signal.SIGKILL)
+    job.wait()

@@ -29,6 +29,13 @@ def test_the_built_in_profiles():
         ("time: soon", r"profile\.time=soon: must be of type int"),
         ("retries: -1", r"profile\.retries=-1"),
         ("- gpu", "must hold settings"),
+        ("partition: ${oc.env:HOME}", r"profile\.partition=\$\{oc\.env:HOME\}: .* is not filled in here"),
+        ("nodes: 100000000000000000000", r"profile\.nodes=100000000000000000000: must be an integer of 64 bits"),
+        ("memory: -1", r"profile\.memory=-1\.0: must be above 0"),
+        ("memory: .inf", r"profile\.memory=inf: must be a finite number"),
+        ("setup: module load", r"profile\.setup=module load: must be of type list\[str\]"),
+        ("time: [", "not a readable YAML file"),
+        ("time: 1\ntime: 2", "found duplicate key time in line 2"),
     ],
 )
 def test_mistakes_in_a_profile(tmp_path, text, message):

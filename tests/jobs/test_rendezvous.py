@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from fedddp.exchange.group import open_store
+from fedddp.exchange.meeting import open_store
 from fedddp.jobs import rendezvous
 from fedddp.jobs.rendezvous import Place, join
 
@@ -60,3 +60,19 @@ def test_a_rank_alone_meets_nobody(tmp_path, environ):
 def test_two_jobs_on_one_machine_never_share_a_port():
     stores = [open_store("127.0.0.1") for _ in range(5)]
     assert len({port for _, port in stores}) == 5
+
+
+def test_a_rank_waits_for_rank_0_as_long_as_the_run_says(tmp_path):
+    (tmp_path / "config.yaml").write_text("federation:\n  rounds: 3\n  timeout: 0.3\n")
+    with pytest.raises(SystemExit, match=r"rank 0 has not answered for 0\.3 s \(federation\.timeout\): rank 1 waited"):
+        join(tmp_path, place(1))
+
+
+def test_nodes_of_a_cluster_may_start_slowly(tmp_path, environ, monkeypatch):
+    for name, value in {"PROCID": 1, "STEP_NUM_TASKS": 2, "LOCALID": 0}.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    (tmp_path / "config.yaml").write_text("federation:\n  timeout: 0.1\n")
+    mine = Place.in_slurm()
+    threading.Timer(0.5, rendezvous.write, (tmp_path, mine, 4321)).start()
+    assert join(tmp_path, mine)
+    assert float(environ["FEDDDP_PATIENCE"]) == rendezvous.SLOW_START

@@ -6,9 +6,12 @@ import json
 from statistics import mean, stdev
 
 import pytest
+import torch
 
 from fedddp import reports
 from fedddp.reports.table import size
+from fedddp.runs import config as configuration
+from fedddp.runs.job import Job
 from tests.reports.conftest import PUBLISHED, ROUNDS, records, write_run
 
 SLOW, FAST, PROX = (0, 1, 2), (3, 4, 5), (6, 7, 8)  # the runs of each row
@@ -149,3 +152,34 @@ def test_a_run_that_was_not_finite_is_not_averaged_away(tmp_path):
     row = table.records()[0]
     assert row["nll"] == pytest.approx((5 / 3 + 7 / 3) / 2)
     assert "(2 of 3)" in table.text()
+
+
+def test_at_a_round_means_that_round_and_the_two_before(exchange, tmp_path):
+    """Evaluated rarely, a run still has the three rounds of every number that was asked for beforehand."""
+    words = ["method=fedavg", "data.test_fraction=0.8", "local.epochs=1", "federation.rounds=14", "evaluation.every=5"]
+    config = configuration.load(None, [*words, "evaluation.at=[9]", "evaluation.histograms=0"])
+    job = Job(config, tmp_path / "run", exchange, torch.device("cpu"), quiet=True)
+    summary = job.run(False)
+    accuracy = {r["round"]: r["accuracy"] for r in records(tmp_path / "run") if "accuracy" in r}
+    assert sorted(accuracy) == [5, 7, 8, 9, 10, 12, 13, 14]
+    made = reports.make([tmp_path], at=[9], metrics=["accuracy"])
+    (row,) = made.table.records()
+    assert row["accuracy@9"] == pytest.approx(mean(accuracy[n] for n in (7, 8, 9)), rel=1e-12)
+    assert row["accuracy"] == pytest.approx(mean(accuracy[n] for n in (12, 13, 14)), rel=1e-12)
+    assert summary["last_3_rounds"]["accuracy"] == pytest.approx(row["accuracy"], rel=1e-12)
+    assert made.table.notes == []
+    assert reports.make([tmp_path], at=[10], metrics=["accuracy"]).table.notes == [], "8, 9 and 10 are there, too"
+    (note,) = reports.make([tmp_path], at=[12], metrics=["accuracy"]).table.notes
+    assert "mean of rounds 9, 10, 12, not of 10, 11, 12" in note
+
+
+def test_a_mean_over_other_rounds_says_which(tmp_path):
+    folder = write_run(tmp_path / "a", {}, {"accuracy": [0.1] * 25})
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["round"] % 5:
+            del line["accuracy"]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (note,) = reports.make([tmp_path], at=[25], metrics=["accuracy"]).table.notes
+    assert note.startswith("accuracy@25 of fedavg: mean of rounds 15, 20, 25, not of 23, 24, 25")
+    assert note.endswith("evaluation.at=[25] does")

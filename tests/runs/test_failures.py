@@ -10,7 +10,7 @@ from fedddp.local import exact, sgd
 from fedddp.methods import fedavg, federated_admm
 from fedddp.methods.federated_admm import Server
 from fedddp.rounds.federate import checksum
-from tests import toy
+from tests import forked, toy
 
 BAD = 3
 
@@ -52,8 +52,8 @@ class ServerDiverges(federated_admm.Method):
 METHODS = {"raises": Raises, "nan": NotFinite, "inf": lambda: NotFinite(value=float("inf"))}
 
 
-def play(name: str, skip: bool, participation: float = 1.0):
-    fed = toy.federation(METHODS[name](), sgd.Solver(lr=0.01), toy.task(), Exchange(), participation)
+def play(name: str, skip: bool, participation: float = 1.0, width: int = 3):
+    fed = toy.federation(METHODS[name](), sgd.Solver(lr=0.01), toy.task(), Exchange(), participation, width)
     fed.skip_bad = skip
     server, skipped = fed.method.init_server(fed.task), []
     for number in range(3):
@@ -81,10 +81,54 @@ def test_a_bad_client_can_be_left_out(worlds, name):
         assert [kept for *_, kept in results if kept is not None] in ([], [0.0]), "a client left out keeps its memory"
 
 
+@pytest.mark.parametrize("width", [1, 2, 5])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_bad_client_is_left_out_of_cohorts_of_any_width(worlds, name, width):
+    outcomes = [worlds(ranks).run(play, name, True, 1.0, width) for ranks in (1, 2, 3)]
+    assert len({checksum for results in outcomes for checksum, _, _ in results}) == 1
+    assert all(skipped == [1, 1, 1] for results in outcomes for _, skipped, _ in results)
+
+
+def all_bad(width: int, method: str):
+    """Clients whose data make them fail: all of them."""
+    data = toy.task()
+    data.data.train.inputs.mul_(1e308)
+    made = AllRaise() if method == "raises" else fedavg.Method()
+    fed = toy.federation(made, sgd.Solver(lr=1.0), data, Exchange(), width=width)
+    fed.skip_bad = True
+    fed.round(fed.method.init_server(fed.task), 0)
+
+
+@dataclass
+class AllRaise(fedavg.Method):
+    def client_step(self, server, clients, cohort, local):
+        raise OSError(f"no file for {cohort.ids[0]}")
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize(("method", "cause"), [("raises", "OSError: no file for 0"), ("data", "theta is not finite")])
+def test_when_all_clients_are_bad_the_first_ones_cause_is_told_on_every_rank(worlds, ranks, width, method, cause):
+    for _, error in worlds(ranks).try_run(all_bad, width, method):
+        assert "every client of round 0 was left out: nothing to aggregate. The first, client 0: " in error
+        assert cause in error
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("width", [1, 4])
+def test_a_run_whose_clients_are_all_bad_says_so_in_one_line(tmp_path, ranks, width):
+    words = ("run", "digits", "local.lr=1e30", "federation.on_bad_client=skip", f"federation.cohort_width={width}")
+    run = forked.fedddp(*words, "--ranks", ranks, "--out", tmp_path / "run")
+    (line,) = run.stderr.strip().splitlines()
+    assert run.returncode == 1
+    assert line.startswith("fedddp: every client of round 0 was left out")
+    assert "client 0: its theta is not finite" in line
+
+
 def test_a_round_in_which_every_client_fails_is_an_error(exchange):
     fed = toy.federation(Raises(), sgd.Solver(), toy.task(sizes=(4, 4, 4, 9)), exchange, participation=0.25)
     fed.skip_bad = True
-    with pytest.raises(RuntimeError, match="every client of the round was left out"):
+    with pytest.raises(RuntimeError, match=r"every client of round .* was left out.*client 3: OSError"):
         toy.iterate(fed, 60)
 
 

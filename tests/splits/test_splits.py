@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedddp.core import registry
 from fedddp.core.data import Examples
 from fedddp.core.rng import stream
+from fedddp.core.shards import Shards
 from fedddp.splits import (
     balanced_dirichlet,
     class_dirichlet,
@@ -181,7 +183,17 @@ def test_from_files(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    [("[[0, 6]]", "outside 0..5"), ("[[0, 1], [1]]", "to two clients"), ('{"a": 3}', "not a list of clients")],
+    [
+        ("[[0, 6]]", "outside 0..5"),
+        ("[[0, 1], [1]]", "to two clients"),
+        ('{"a": 3}', "not a list of clients"),
+        ("[[0, 1.5]]", "the examples of client 0 must be integers"),
+        ("[[0, NaN]]", "the examples of client 0 must be integers"),
+        ('{"ann": ["0"]}', "the examples of client ann must be integers"),
+        ("[[0], [true]]", "the examples of client 1 must be integers"),
+        ("[[100000000000000000000]]", "the examples of client 0 must be integers of 64 bits"),
+        ("[[0]", "not a list of clients"),
+    ],
 )
 def test_a_wrong_file_is_said(tmp_path, text, complaint):
     (tmp_path / "split.json").write_text(text)
@@ -189,6 +201,56 @@ def test_a_wrong_file_is_said(tmp_path, text, complaint):
         deal(from_file.Split(path=str(tmp_path / "split.json")), some([0] * 6))
     with pytest.raises(ValueError, match=r"must be a .json or .npz file"):
         deal(from_file.Split(path=str(tmp_path / "none.json")), some([0] * 6))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "complaint"),
+    [
+        ({"owner": np.array([0, 1, 0.5, 1, 0, 1])}, "owner must be integers"),
+        ({"owner": np.array([0, 1, np.nan, 1, 0, 1])}, "owner must be integers"),
+        ({"owner": np.array([True] * 6)}, "owner must be integers"),
+        ({"owner": np.array(["a"] * 6)}, "owner must be integers"),
+        ({"owner": np.array([0, 1, 0, 1])}, "owner must have the client of each of 6 examples"),
+        ({"owner": np.array([0, 1, 0, 1, 0, 10**15])}, "owner must have the client of each of 6 examples"),
+        ({"order": np.array([0, 1, 2]), "offsets": np.array([1, 3])}, "offsets must go from 0 to 3"),
+        ({"order": np.array([0, 1, 2]), "offsets": np.array([0, 2])}, "offsets must go from 0 to 3"),
+        ({"order": np.array([0, 1, 2]), "offsets": np.array([0, 3.0])}, "offsets must be integers"),
+        ({"orders": np.array([0])}, "not a list of clients"),
+    ],
+)
+def test_a_wrong_file_of_arrays_is_said(tmp_path, arrays, complaint):
+    np.savez(tmp_path / "split.npz", **arrays)
+    with pytest.raises(ValueError, match=complaint):
+        deal(from_file.Split(path=str(tmp_path / "split.npz")), some([0] * 6))
+
+
+def test_a_client_without_examples_is_refused_whoever_dealt():
+    with pytest.raises(ValueError, match=r"client 1 of 2 has 0 examples, fewer than 1: .*split\.minimum=1: an empty"):
+        Shards.of([torch.arange(3), torch.arange(0)], minimum=0)
+    with pytest.raises(ValueError, match="no client is left"):
+        Shards.of([])
+    with pytest.raises(ValueError, match="client 1 is empty and cannot train"):
+        Shards(torch.arange(3), torch.tensor([0, 3, 3])).refuse_strange(3)
+    with pytest.raises(ValueError, match="no integers from 0 to 1"):
+        Shards(torch.arange(3), torch.tensor([0, 3])).refuse_strange(2)
+
+
+def test_more_clients_than_examples_are_refused_before_they_are_made():
+    for name in ("iid", "dirichlet", "shards", "credit"):
+        split = registry.find("split", name)(clients=10**8)
+        with pytest.raises(ValueError, match=r"split\.clients=100000000: more than the 6 training examples"):
+            Shards.deal(split, some([0, 1] * 3), 0)
+
+
+def test_merging_into_more_than_there_are_leaves_each_for_itself():
+    parts = deal(natural.Split(merge=10**15), some([0] * 8))
+    assert sorted(len(part) for part in parts) == [2] * 4
+
+
+def test_extreme_mixes_are_still_numbers():
+    for alpha in (1e-30, 1e30):
+        assert bool(log_dirichlet(alpha, 50, 10, stream(0)).exp().isfinite().all())
+        deal(dirichlet.Split(alpha=alpha, size_alpha=alpha), some(TEN))
 
 
 def test_fill_up_takes_from_the_largest_only():
