@@ -85,6 +85,10 @@ def test_own_module_and_clients_give_the_same_bits_on_one_and_two_ranks(here):
     outputs = runs[0].model(test[0][:4]).softmax(1)
     assert torch.allclose(outputs.double(), runs[0].predict(test[0][:4])["probabilities"], atol=1e-6)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items()), "ours was not touched"
+    with pytest.raises(ValueError, match=r"hand in one like it: fedddp\.load\(folder, model=net\)"):
+        _ = fedddp.load("1", trust=True).model
+    again = fedddp.load("1", model=net).predict(test[0][:4])["probabilities"]
+    assert torch.equal(again, runs[0].predict(test[0][:4])["probabilities"])
 
 
 def test_a_module_starts_where_its_parameters_are(here):

@@ -131,11 +131,16 @@ def _file_of(stem: Path) -> Iterator[Path]:
 
 
 def importable(name: str) -> bool:
-    """Whether `package.module:Class` names a module that is there, without importing it."""
+    """Whether `package.module:Class` names a module that is there; find_spec of a submodule imports its package."""
+    top, *rest = name.rpartition(":")[0].split(".")
     try:
-        return find_spec(name.rpartition(":")[0]) is not None
+        spec = find_spec(top)
     except (ImportError, ValueError):
         return False
+    if spec is None or not rest:
+        return spec is not None
+    folders = spec.submodule_search_locations or ()
+    return any(True for folder in folders for _ in _file_of(Path(folder).joinpath(*rest)))
 
 
 def written(kind: Any) -> str:

@@ -16,6 +16,7 @@ from fedddp.core.gaussian import FAMILIES
 from fedddp.core.model import Model
 from fedddp.core.objective import OBJECTIVES, SquaredError
 from fedddp.core.params import Layout
+from fedddp.core.plugins import is_path
 from fedddp.core.rng import Streams
 from fedddp.core.shards import Shards
 from fedddp.core.task import Task
@@ -99,12 +100,17 @@ def _check_file(path: Path) -> None:
 def _build(given: dict[str, Any], folder: Path, trust: bool, shape: tuple[int, ...], outputs: int) -> nn.Module:
     """The model that the run's record names."""
     own = {key: value for key, value in given.items() if key not in ("name", "source", *EXTRA["model"])}
-    if "source" in given and not trust:
+    if "parameters" in given:
+        raise ValueError(
+            f"{folder}: its model was a module in Python ({given['name']}), which no file can make again; hand in one "
+            "like it: fedddp.load(folder, model=net)"
+        )
+    if is_path(given["name"]) and not trust:
         raise ValueError(
             f"{folder}: its model is {given['name']}, which is code from outside fedddp; if you trust that file "
             "and the copy in the run's folder, say so: --trust, or fedddp.load(folder, trust=True)"
         )
-    kind, _ = find("model", given["name"], given.get("source", ""), folder)
+    kind, _ = find("model", given["name"], given.get("source", ""), folder if trust else None)
     model: Model
     model, _ = typed("model", kind, own)
     return model.build(shape, outputs)

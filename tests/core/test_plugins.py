@@ -153,6 +153,18 @@ def test_an_entry_point_is_not_imported_to_list_names(monkeypatch):
         registry.installed.cache_clear()
 
 
+def test_what_is_gone_is_found_without_importing_anything(tmp_path, monkeypatch):
+    """A report must not run code because a run's folder names it."""
+    package = tmp_path / "never_imported"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('imported')")
+    (package / "there.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = ("never_imported:A", "never_imported.there:A", "never_imported.not_there:A", "no_such_package.x:A")
+    assert [registry.gone("method", name) for name in names] == [False, False, True, True]
+    assert "never_imported" not in sys.modules
+
+
 def other_helper(x):
     return x + 1
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+import fedddp
 from fedddp import reports
+from fedddp.core import registry
 from fedddp.runs import config as configuration
 from fedddp.runs import predict
 from tests import forked
@@ -177,6 +179,28 @@ def test_predictions_import_a_users_model_only_if_trusted(here):
     assert predict.predict(predict.load(Path("net"), trust=True), torch.zeros(3, 2))["entropy"].shape == (3,)
 
 
+def test_predictions_take_an_installed_model_but_never_the_folders_copy_of_it(here, tmp_path_factory, monkeypatch):
+    """An entry point is trusted as the installation is; what lies in a run's folder is not."""
+    site = tmp_path_factory.mktemp("site")
+    info = site / "my_models-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-models\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[fedddp.models]\nmy_installed = module_with_my_model:Mine\n")
+    (site / "module_with_my_model.py").write_text(MODEL)
+    monkeypatch.syspath_prepend(str(site))
+    registry.installed.cache_clear()
+    try:
+        words = ["data=my_data.py:Mine", "split=my_split.py:Mine", "model=my_installed", "federation.rounds=1"]
+        config = configuration.load(None, words)
+        fedddp.run(model="my_installed", data=config.data, split=config.split, rounds=1, quiet=True, folder="run")
+        assert predict.predict(predict.load(Path("run")), torch.zeros(3, 2))["entropy"].shape == (3,)
+        (site / "module_with_my_model.py").write_text(MODEL + "# another version\n")
+        with pytest.raises(ValueError, match="has changed since this run was made"):
+            predict.load(Path("run"))
+    finally:
+        registry.installed.cache_clear()
+
+
 def test_a_sweep_over_ones_own_method_and_a_built_in_one(here):
     grid = ["method=my_method.py:Mine,fedavg", "seed=0..1", "method.strength=0.2,0.9", *QUICK]
     result = forked.fedddp("sweep", *grid, "--out", "swept", cwd=here)
@@ -269,8 +293,6 @@ def test_a_pair_that_does_not_fit_is_refused_with_those_that_do(method, local):
 
 def test_every_pair_runs_or_is_refused():
     """No pair of a method and a solver gets as far as a round and fails there for being a wrong pair."""
-    from fedddp.core import registry
-
     refused = 0
     for method in registry.builtin("method"):
         for local in registry.builtin("local"):
