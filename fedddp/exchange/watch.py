@@ -4,8 +4,8 @@ Nothing is sent while all is well. When a collective fails or takes too long, a 
 
     refused or closed       its process has ended
     no reply                its process is stopped, or its machine is gone
-    it has begun fewer      it is at work on its own, or stuck there
-    collectives than we
+    it has begun fewest     it is at work on its own, or stuck there
+    collectives of all
 
 It tells those that live what it found. So all know the same, and the first that found it prints it.
 """
@@ -92,10 +92,11 @@ class Watch:
         self.peers: dict[int, str] = {}  # rank -> address
         self._token = os.urandom(8).hex()  # a port may be another's by the time somebody asks
         self._lock = threading.Lock()
-        self._finding, self._told, self._lower = False, Found(), False  # _lower: a lower rank looks, or has found
-        self._listener = listen(meeting)
-        port = self._listener.getsockname()[1]
-        self.address = f"{_own_host(meeting)} {port} {self._token}"
+        self.told = Found()  # what another rank has found
+        self._finding, self._lower = False, False  # _lower: a lower rank looks, or has found
+        host = _own_host(meeting)
+        self._listener = listen(host)
+        self.address = f"{host} {self._listener.getsockname()[1]} {self._token}"
         threading.Thread(target=self._serve, name="fedddp-watch", daemon=True).start()
 
     def close(self) -> None:
@@ -109,14 +110,14 @@ class Watch:
         `late`: a collective took too long, rather than fail at once. `seen`: what is known already.
         """
         with self._lock:
-            if self._told.lost:
-                return self._told, False
+            if self.told.lost:
+                return self.told, False
             self._finding = True
         until = time.monotonic() + SEARCH
         asked = {} if seen is not None and seen.how == "ended" else self.peers
         while not (found := self._judge(self._ask(asked, {}), late, seen)).lost:
-            if self._told.lost or time.monotonic() > until:
-                found = self._told
+            if self.told.lost or time.monotonic() > until:
+                found = self.told
                 break
             time.sleep(0.1)
         return found, self._announce(found)
@@ -127,9 +128,15 @@ class Watch:
 
     def _judge(self, replies: dict[int, Reply], late: bool, seen: Absent | None) -> Found:
         ended, silent = (tuple(r for r, reply in replies.items() if reply.state == s) for s in ("ended", "silent"))
+        calls = {r: reply.calls for r, reply in replies.items() if reply.state == "alive"}
         if seen is not None:  # others may have come, and be stopped since
-            return Found(silent, "silent") if set(seen.lost) <= set(silent) else Found(seen.lost, seen.how)
-        behind = tuple(r for r, reply in replies.items() if reply.state == "alive" and reply.calls < self.calls)
+            if set(seen.lost) <= set(silent):
+                return Found(silent, "silent")
+            lost = tuple(r for r in seen.lost if calls.get(r, -1) < self.calls)  # the rest wait for another machine
+            if lost:
+                return Found(lost, seen.how)
+        least = min(calls.values(), default=self.calls)  # who waits for a rank may itself be waited for
+        behind = tuple(r for r, own in calls.items() if own == least < self.calls)
         ways = {"silent": silent, "ended": ended, "behind": behind if late else ()}
         order = ("silent", "behind", "ended") if late else ("ended", "silent")
         how = next((how for how in order if ways[how]), "")
@@ -167,9 +174,9 @@ class Watch:
             if asked["token"] != self._token:
                 return
             with self._lock:
-                if "found" in asked and not self._told.lost:
+                if "found" in asked and not self.told.lost:
                     lost, how, said = asked["found"]
-                    self._told = Found(tuple(lost), how, said)
+                    self.told = Found(tuple(lost), how, said)
                 self._lower |= asked["finding"] and asked["from"] < self.rank
                 reply = {"calls": self.calls, "finding": self._finding}
             talk.sendall(json.dumps(reply).encode() + b"\n")
