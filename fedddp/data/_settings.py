@@ -10,7 +10,8 @@ from fedddp.core.check import check
 from fedddp.core.data import Dataset, Examples, Source
 from fedddp.core.rng import stream
 
-PIXELS = ("0-255", "0-1", "standardised")
+PIXELS = ("0-255", "0-1", "standardised", "mnist")
+MNIST = (0.1307, 0.3081)  # mean and deviation of MNIST's pixels from 0 to 1, which some scale other pictures with
 
 
 class Subset(Source, extends=True):
@@ -20,6 +21,7 @@ class Subset(Source, extends=True):
     fraction: float = 1.0  # share of the training set to use; where there are classes, the same share of each
     fraction_seed: int = 0  # of that choice and of the validation part; apart from the run's seed
     validation: int = 0  # training points held out at the server, taken at random from the fraction
+    keep_validation: bool = False  # whether clients hold those points too; they are then drawn with replacement
 
     def __post_init__(self) -> None:
         check("data.fraction", self.fraction, 0 < self.fraction <= 1, "in (0, 1]")
@@ -34,7 +36,10 @@ class Subset(Source, extends=True):
             train = train.take(some)
         held = None
         check("data.validation", self.validation, self.validation < len(train), f"below {len(train)} training points")
-        if self.validation:
+        if self.validation and self.keep_validation:
+            drawn = torch.randint(len(train), (self.validation,), generator=stream(self.fraction_seed, "validation"))
+            held = train.take(drawn)
+        elif self.validation:
             order = torch.randperm(len(train), generator=stream(self.fraction_seed, "validation"))
             held = train.take(order[: self.validation].sort().values)
             train = train.take(order[self.validation :].sort().values)
@@ -42,7 +47,7 @@ class Subset(Source, extends=True):
 
 
 class Images(Subset, extends=True):
-    pixels: str = "0-1"  # or 0-255 as stored, or standardised: each channel by its training mean and deviation
+    pixels: str = "0-1"  # or 0-255 as stored, standardised (each channel by its training mean and deviation), or mnist
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,6 +59,8 @@ class Images(Subset, extends=True):
             return data
         if self.pixels == "0-1":
             return replace(data, scale=1 / 255)
+        if self.pixels == "mnist":
+            return centred(data, *(255 * torch.tensor(number, dtype=torch.float64) for number in MNIST))
         mean, deviation = pixel_moments(data.train.inputs)
         return centred(data, mean, deviation)
 

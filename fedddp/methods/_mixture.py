@@ -73,10 +73,11 @@ def _portions(count: int, parts: int, models: int, theta: Tensor) -> Iterator[tu
             yield slice(first, first + clients), slice(model, model + some)
 
 
-def medians(modes: Tensor, weight: Tensor, count: int) -> Tensor:
+def medians(modes: Tensor, weight: Tensor, count: int, lower: bool = False) -> Tensor:
     """Coordinate-wise medians [count, P] over the components [K, L, P] that began at each of `count` initialisations.
 
-    Where nobody here has any from one of them, over all components.
+    Where nobody here has any from one of them, over all components. Of an even number the median is the mean of the
+    middle two, or the lower of them.
     """
     here = weight > 0
     rows = [(modes[:, start::count].flatten(0, 1), here[:, start::count].flatten()) for start in range(count)]
@@ -84,10 +85,11 @@ def medians(modes: Tensor, weight: Tensor, count: int) -> Tensor:
     if not any(found):
         raise ValueError("method.leave, method.join: none of the round's clients is in the federation")
     everything = (modes.flatten(0, 1), here.flatten(), sum(found))
-    return torch.stack([_median(*own, n) if n else _median(*everything) for own, n in zip(rows, found, strict=True)])
+    groups = [(*own, n) if n else everything for own, n in zip(rows, found, strict=True)]
+    return torch.stack([_median(*group, lower) for group in groups])
 
 
-def _median(values: Tensor, here: Tensor, count: int) -> Tensor:
-    """Over those `count` rows [N, P] that are here; of an even number, the mean of the middle two."""
+def _median(values: Tensor, here: Tensor, count: int, lower: bool) -> Tensor:
+    """Over those `count` rows [N, P] that are here."""
     ordered = torch.where(here.unsqueeze(1), values, torch.inf).sort(0).values
-    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+    return ordered[(count - 1) // 2] if lower else (ordered[(count - 1) // 2] + ordered[count // 2]) / 2

@@ -4,6 +4,7 @@
              dual_k <- dual_k + damping rho (lam_k - lam)
     server   lam    <- (1 - alpha) Mean_k lam_k + alpha (lam_0 + Σ_k dual_k),    alpha = 1/(1 + rho K)
 
+Alg. 1 prints the dual's step γ without rho; `dual_step` is that γ, free of rho, and takes damping x rho's place.
 With covariance=diagonal and the solver ivon this is Alg. 1; with full and von, App. C.4. On conjugate problems with
 rho = 1/K it is done after one round. With alpha=1 and rho=1 it is damped PVI.
 """
@@ -21,13 +22,16 @@ from fedddp.rounds.solver import PosteriorSolver
 
 class Method(DualMethod):
     rho: float = 0.1
-    damping: float = 1.0  # γ: the dual's step is damping x rho
+    damping: float = 1.0  # the dual's step is damping x rho
+    dual_step: float = 0.0  # γ of Alg. 1, a step of its own; 0: damping x rho
     alpha: float = 0.0  # weight of the sites in the server's step; 0: 1/(1 + rho K)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check("method.rho", self.rho, self.rho > 0, "above 0")
         check("method.damping", self.damping, 0 < self.damping <= 1, "in (0, 1]")
+        fine = self.dual_step >= 0 and (self.dual_step == 0 or self.damping == 1)
+        check("method.dual_step", self.dual_step, fine, "above 0 with method.damping=1, or 0 for damping x rho")
         check("method.alpha", self.alpha, 0 <= self.alpha <= 1, "in (0, 1], or 0 for 1/(1 + rho K)")
 
     def client_step(
@@ -37,8 +41,13 @@ class Method(DualMethod):
         dual = clients.dual + self._dual_change(lam, server.lam)
         return Clients(dual, solver), {"lam": Mean(lam), "clients": Sum(torch.ones_like(cohort.num_examples))}
 
+    @property
+    def _step(self) -> float:
+        """Of a dual."""
+        return self.dual_step or self.damping * self.rho
+
     def _dual_change(self, lam: Tensor, anchor: Tensor) -> Tensor:
-        return (lam - anchor).mul_(self.damping * self.rho)
+        return (lam - anchor).mul_(self._step)
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         """A dual's change is linear in lam_k, so the mean tells the sum of all changes and they need not be sent."""

@@ -59,6 +59,8 @@ class Method(method.Method[Server, Mixture]):
     prior_at_clients: bool = False  # whether clients train on the posterior rather than the likelihood
     steps: int = 300  # of the server's Adam
     lr: float = 0.001
+    clip: float = 0.0  # largest norm of the gradient of a descent, as published 1 with kron; 0: as it is
+    median: str = "middle"  # of an even number of modes: the mean of the middle two, or lower, as published
     validate_every: int = 30  # steps between two looks at the server's validation points, where it holds some
     join: list[int] = field(default_factory=list)  # clients that come after the first round
     leave: list[int] = field(default_factory=list)  # clients that go after the first round
@@ -77,6 +79,8 @@ class Method(method.Method[Server, Mixture]):
         check("method.members", self.members, self.members <= most, f"at most {most}, the largest of method.mixtures")
         check("method.steps", self.steps, self.steps >= 1, "at least 1")
         check("method.lr", self.lr, self.lr > 0, "above 0")
+        check("method.clip", self.clip, self.clip >= 0, "above 0, or 0 for none")
+        check("method.median", self.median, self.median in ("middle", "lower"), "middle or lower")
         check("method.validate_every", self.validate_every, self.validate_every >= 1, "at least 1")
 
     @property
@@ -141,7 +145,7 @@ class Method(method.Method[Server, Mixture]):
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         """Begin at the medians; a client that is not here has no weight."""
-        start = medians(total["modes"], total["weight"], self.members)
+        start = medians(total["modes"], total["weight"], self.members, self.median == "lower")
         return server._replace(descent=begin(start, task, self._adam, validate=True))
 
     def _slope(self, server: Server, clients: Mixture, cohort: Cohort, local: PointSolver) -> tuple[Mixture, Message]:
@@ -155,6 +159,8 @@ class Method(method.Method[Server, Mixture]):
     def _descend(self, server: Server, total: Totals, task: Task, step: int) -> Server:
         look = step % self.validate_every == 0 or step == self.steps
         gradient = torch.addcmul(total["slope"], self._prior_precision(total["clients"]), server.descent.theta)
+        if self.clip:
+            gradient *= (self.clip / (gradient.norm(dim=1, keepdim=True) + 1e-6)).clamp_max(1)
         descent = advance(server.descent, gradient, task, self._adam, validate=look)
         if step < self.steps:
             return server._replace(descent=descent)

@@ -4,10 +4,12 @@
              v_k     <- v_k + alpha (theta_k - theta_server)
     server   theta   <- Mean_active theta_k + Σ_all v_k / (alpha K)
 
-alpha is on the sum loss, which is alpha/N_k on the mean loss. With every client active and no decay this is fedadmm,
-iterate by iterate.
+A dual's change is linear in theta_k, so the mean tells the sum of all changes and they need not be sent. alpha is on
+the sum loss, which is alpha/N_k on the mean loss; so is weight_decay, or on the mean loss itself, as the authors'
+programs have it (decay_scale). With every client active and no decay this is fedadmm, iterate by iterate.
 """
 
+import torch
 from torch import Tensor
 
 from fedddp.clients.cohort import Cohort
@@ -22,10 +24,12 @@ from fedddp.rounds.solver import PointSolver
 
 class Method(method.Method[Server, Clients]):
     alpha: float = 0.1
-    weight_decay: float = 0.0  # on the sum loss of each client
+    weight_decay: float = 0.0
+    decay_scale: str = "sum"  # what the decay is added to: the sum loss f_k or, as published, the mean loss f_k/N_k
 
     def __post_init__(self) -> None:
         check("method.alpha", self.alpha, self.alpha > 0, "above 0")
+        check("method.decay_scale", self.decay_scale, self.decay_scale in ("sum", "mean"), "sum or mean")
         check("method.weight_decay", self.weight_decay, self.weight_decay >= 0, "at least 0")
 
     def init_server(self, task: Task) -> Server:
@@ -37,12 +41,17 @@ class Method(method.Method[Server, Clients]):
     def client_step(
         self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
     ) -> tuple[Clients, Message]:
-        theta, change, solver = admm_step(server.theta, clients, cohort, local, self.alpha, self.weight_decay)
-        message: Message = {"theta": Mean(theta), "dual_change": Sum(change), "primal": primal(theta, server.theta)}
+        decay = self.weight_decay * (cohort.num_examples.unsqueeze(1) if self.decay_scale == "mean" else 1.0)
+        theta, change, solver = admm_step(server.theta, clients, cohort, local, self.alpha, decay)
+        message: Message = {
+            "theta": Mean(theta),
+            "clients": Sum(torch.ones_like(cohort.num_examples)),
+            "primal": primal(theta, server.theta),
+        }
         return Clients(clients.dual + change, solver), message
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
-        duals = server.duals + total["dual_change"]
+        duals = server.duals + total["clients"] * self.alpha * (total["theta"] - server.theta)
         return Server(total["theta"] + duals / (self.alpha * task.num_clients), duals)
 
     def duals(self, clients: Clients) -> Tensor:

@@ -72,11 +72,11 @@ class Method(method.Method[Server, Clients]):
 
 
 def admm_step(
-    anchor: Tensor, clients: Any, cohort: Cohort, local: PointSolver, rho: Tensor | float, decay: float = 0.0
+    anchor: Tensor, clients: Any, cohort: Cohort, local: PointSolver, rho: Tensor | float, decay: Tensor | float = 0.0
 ) -> tuple[Tensor, Tensor, Any]:
     """theta_k [C, P], the change of the dual and the solver's memory: the client step of every ADMM here.
 
-    The client's site is the server's pull minus its own dual; rho is one number or a row [C, 1] per client.
+    The client's site is the server's pull minus its own dual; rho and decay are one number or a row [C, 1] per client.
     """
     rho = torch.as_tensor(rho, dtype=anchor.dtype, device=anchor.device)
     precision = (rho + decay).expand_as(clients.dual)

@@ -3,7 +3,9 @@
     client   theta_k <- solver on f_k from theta;    F_k <- diagonal Fisher information of f_k at theta_k
     server   theta   <- Σ_k F_k theta_k / Σ_k F_k    coordinate by coordinate
 
-Where no client knows anything (Σ_k F_k is about 0) the plain mean stands in.
+Where no client knows anything (Σ_k F_k is about 0) the clients' mean stands in. The FedBEns authors' baseline sends F_k
+and theta_k in 15 bits and a sign, each layer by its largest entry, which sets small F_k to 0 (bits = 15), and falls
+back on the mean by examples (fallback = examples).
 """
 
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from torch import Tensor
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.curvature import ggn_diag, squared_grads
 from fedddp.core.check import check
+from fedddp.core.params import Layout
 from fedddp.core.task import Task
 from fedddp.exchange.messages import Mean, Message, Sum, Totals
 from fedddp.rounds import method
@@ -25,21 +28,28 @@ FISHERS: dict[str, Callable[[Cohort, Tensor], Tensor]] = {"ggn": ggn_diag, "empi
 
 class Method(method.Method[Server, Clients]):
     fisher: str = "ggn"  # the Fisher information, labels drawn from the model; or empirical, labels as they are
-    floor: float = 1e-6  # mean information per example below which a coordinate takes the plain mean
+    floor: float = 1e-6  # mean information per example below which a coordinate takes the clients' mean
+    fallback: str = "plain"  # that mean: every client counts alike, or by its examples
+    bits: int = 0  # of what is sent, beside a sign; 0: as it is. Multiples of a layer's largest entry/(2^bits - 1)
 
     def __post_init__(self) -> None:
         check("method.fisher", self.fisher, self.fisher in FISHERS, " or ".join(FISHERS))
+        check("method.fallback", self.fallback, self.fallback in ("plain", "examples"), "plain or examples")
+        check("method.bits", self.bits, 0 <= self.bits <= 23, "from 1 to 23, or 0 to send what is there")
         check("method.floor", self.floor, self.floor >= 0, "at least 0")
 
     def client_step(
         self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
     ) -> tuple[Clients, Message]:
         fit = local.minimise(cohort, server.theta, clients.solver)
-        fisher = FISHERS[self.fisher](cohort, fit.theta)
+        fisher, theta = FISHERS[self.fisher](cohort, fit.theta), fit.theta
+        weight = cohort.num_examples if self.fallback == "examples" else 1.0
+        if self.bits:
+            fisher, theta = (quantised(rows, cohort.task.layout, self.bits) for rows in (fisher, theta))
         message: Message = {
-            "theta": Mean(fit.theta),
+            "theta": Mean(fit.theta, weight=weight),
             "fisher": Sum(fisher),
-            "pull": Sum(fisher * fit.theta),
+            "pull": Sum(fisher * theta),
             "examples": Sum(cohort.num_examples),
         }
         return Clients(fit.memory), message
@@ -51,4 +61,15 @@ class Method(method.Method[Server, Clients]):
 
     def bytes_up(self, plain: int, server: Server, total: Totals) -> float:
         """A client sends theta_k, F_k and N_k; that their product is summed too is our way to add up."""
-        return (2 * server.theta.numel() + 1) * server.theta.itemsize
+        numbers = 2 * server.theta.numel()
+        return numbers * (self.bits + 1) / 8 + 4 if self.bits else (numbers + 1) * server.theta.itemsize
+
+
+def quantised(rows: Tensor, layout: Layout, bits: int) -> Tensor:
+    """Rows [C, P], each parameter tensor as whole multiples of its largest entry / (2^bits - 1)."""
+    levels, found = 2**bits - 1, torch.empty_like(rows)
+    for place in layout.slices().values():
+        largest = rows[:, place].abs().amax(1, keepdim=True)
+        unit = torch.where(largest > 0, largest, 1.0)
+        found[:, place] = (rows[:, place] / unit * levels).round() * unit / levels
+    return found

@@ -6,6 +6,8 @@
              theta   <- Σ_k D_k theta_k / Σ_k D_k                    the chosen ones, coordinate by coordinate
              theta   <- Σ_k D_k theta_k / (|D_k| + eps)              the chosen ones, rule = printed
 
+Eq. 6 is diag(JᵀJ) of a loss L. With L the vector of the examples' losses that is the sum of squares above, which is
+used (curvature = examples); with L the client's scalar loss, as it is printed, the square of the sum (total).
 Where no client has curvature the first line holds. Eq. 7 as printed is no average: its coefficients do not add up to
 one, and its fallback never comes into play, since |D_k| + eps is never 0.
 """
@@ -28,6 +30,7 @@ from fedddp.rounds.method import Clients
 from fedddp.rounds.solver import PointSolver
 
 RULES = ("coordinate", "printed")
+CURVATURES = ("examples", "total")
 EPS = 1e-8  # of the printed rule
 NOTHING = 2.0**-30  # curvature below this share of the largest is none: sums have no more digits to tell by
 
@@ -40,10 +43,12 @@ class Server(NamedTuple):
 class Method(method.Method[Server, Clients]):
     layers: list[str] = field(default_factory=list)  # names of modules or parameters; none: the output layer
     rule: str = "coordinate"  # or printed
+    curvature: str = "examples"  # D_k as a sum of the examples' squares, or total: the square of their sum
     noise: float = 0.0  # deviation of Gaussian noise on a client's parameters and curvature
 
     def __post_init__(self) -> None:
         check("method.rule", self.rule, self.rule in RULES, " or ".join(RULES))
+        check("method.curvature", self.curvature, self.curvature in CURVATURES, " or ".join(CURVATURES))
         check("method.noise", self.noise, self.noise >= 0, "at least 0")
 
     def init_server(self, task: Task) -> Server:
@@ -54,9 +59,15 @@ class Method(method.Method[Server, Clients]):
     ) -> tuple[Clients, Message]:
         fit = local.minimise(cohort, server.theta, clients.solver)
         theta = perturb(fit.theta, self.noise, cohort, "update")
-        curvature = squared_grads(cohort, fit.theta, server.chosen)
+        curvature = self._curvature(cohort, fit.theta, server.chosen)
         curvature = perturb(curvature, self.noise, cohort, "curvature").clamp_min(0)
         return Clients(fit.memory), self._message(theta, curvature, cohort, server.chosen)
+
+    def _curvature(self, cohort: Cohort, theta: Tensor, chosen: Tensor) -> Tensor:
+        """D_k [C, Q] of the chosen coordinates."""
+        if self.curvature == "total":
+            return cohort.full_grad(theta)[:, chosen].square()
+        return squared_grads(cohort, theta, chosen)
 
     def _message(self, theta: Tensor, curvature: Tensor, cohort: Cohort, chosen: Tensor) -> Message:
         """What theta [C, P] and curvature [C, Q] of the chosen coordinates add to the sums."""

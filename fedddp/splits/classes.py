@@ -2,7 +2,8 @@
 
 The split of MNIST over 100 clients in "Federated ADMM from Bayesian Duality": 2 classes with 300 points each. Every
 class goes to equally many clients (to within one). Not every point once: a class with too few points for all its
-clients gives its first ones out again, to other clients, and what a class has too many is given to nobody.
+clients gives its first ones out again, to other clients, and what a class has too many is given to nobody. With
+dealing=numpy the draws are those of the authors' program: numpy_seed 62, 63 and 64 are the published splits.
 """
 
 from typing import ClassVar
@@ -13,6 +14,7 @@ from torch import Tensor
 from fedddp.core.check import check
 from fedddp.core.data import Examples
 from fedddp.splits._dealing import Counted, class_sizes, deal_counts, labels
+from fedddp.splits._numpy import fixed_classes
 
 
 class Split(Counted):
@@ -20,11 +22,17 @@ class Split(Counted):
     clients: int = 100
     classes: int = 2
     points: int = 0  # of each class; 0: as many as there are for all
+    dealing: str = "balanced"  # or numpy: see above
+    numpy_seed: int = 0  # of dealing=numpy
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check("split.classes", self.classes, self.classes >= 1, "at least 1")
         check("split.points", self.points, self.points >= 0, "at least 0")
+        check("split.dealing", self.dealing, self.dealing in ("balanced", "numpy"), "balanced or numpy")
+        fine = self.dealing == "balanced" or self.classes == 2
+        check("split.classes", self.classes, fine, "2 with split.dealing=numpy")
+        check("split.numpy_seed", self.numpy_seed, 0 <= self.numpy_seed < 2**32, "from 0 to 4294967295")
 
     def deal(self, examples: Examples, generator: torch.Generator) -> list[Tensor]:
         targets = labels(examples)
@@ -34,6 +42,8 @@ class Split(Counted):
         points = self.points or max(1, len(targets) // (self.clients * self.classes))
         smallest = int(available[present].min())
         check("split.points", points, points <= smallest, f"at most {smallest}, the size of the smallest class")
+        if self.dealing == "numpy":
+            return fixed_classes(targets, self.clients, points, self.numpy_seed)
         counts = torch.zeros(self.clients, len(available), dtype=torch.long)
         rows = torch.arange(self.clients).unsqueeze(1)
         counts[rows, present[self._choices(len(present), generator)]] = points

@@ -128,7 +128,7 @@ def test_pixels_are_a_stated_choice() -> None:
     seen = standard.prepare(whole.inputs, torch.float64)
     expected = (floats - floats.mean((0, 2, 3), keepdim=True)) / floats.std((0, 2, 3), keepdim=True, correction=0)
     torch.testing.assert_close(seen, expected, rtol=1e-12, atol=1e-12)
-    with pytest.raises(ValueError, match=r"data.pixels=0..255: must be 0-255 or 0-1 or standardised"):
+    with pytest.raises(ValueError, match=r"data.pixels=0..255: must be 0-255 or 0-1 or standardised or mnist"):
         Images(pixels="0..255")
 
 
@@ -205,3 +205,18 @@ def test_every_source_has_a_root_a_first_line_and_defaults() -> None:
         assert "root" in {field.name for field in fields(source)}
         assert registry.describe("data", name)
         assert callable(source.load)
+
+
+def test_mnists_constants_scale_any_picture() -> None:
+    whole = examples()
+    seen = Images(pixels="mnist").dataset(whole, whole, 5).prepare(whole.inputs, torch.float64)
+    torch.testing.assert_close(seen, (whole.inputs.double() / 255 - 0.1307) / 0.3081, rtol=1e-12, atol=1e-12)
+
+
+def test_validation_points_that_clients_keep_are_drawn_with_replacement() -> None:
+    whole = examples()
+    data = Images(validation=len(whole) - 1, keep_validation=True).dataset(whole, whole, 5)
+    assert torch.equal(data.train.inputs, whole.inputs)  # nobody loses a point
+    assert data.validation is not None
+    assert len(data.validation) == len(whole) - 1
+    assert len(data.validation.inputs.flatten(1).unique(dim=0)) < 0.8 * len(whole)  # about 1 - 1/e of them differ

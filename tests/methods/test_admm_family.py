@@ -92,3 +92,24 @@ def test_an_inactive_clients_memory_is_untouched(exchange):
         assert still
         assert torch.equal(fed.store.memory.dual[still], before[still])
         assert not torch.equal(fed.store.memory.dual, before)
+
+
+def test_feddyn_sends_its_parameters_alone(exchange):
+    """A dual's change is told by the mean: a client sends P numbers, two more and the weights of two means."""
+    fed = toy.federation(feddyn.Method(), exact.Solver(), toy.task(), exchange)
+    _, report = fed.round(fed.method.init_server(fed.task), 0)
+    assert report.bytes_up == (toy.D + 4) * 8
+
+
+def test_decay_on_the_mean_loss_is_a_clients_examples_times_it_on_the_sum(exchange):
+    """As released: exact clients of linear regression, each with N_k times the decay in its own problem."""
+    task = toy.task()
+    method = feddyn.Method(alpha=0.3, weight_decay=0.01, decay_scale="mean")
+    fed = toy.federation(method, exact.Solver(), task, exchange)
+    start = fed.method.init_server(task)
+    toy.iterate(fed, 1)
+    for client in range(toy.K):
+        gram, pull = toy.gram(task, client)
+        pull, size = pull + 0.3 * start.theta, 0.3 + 0.01 * int(task.num_examples[client])
+        expected = torch.linalg.solve(gram + size * torch.eye(toy.D, dtype=torch.float64), pull)
+        close(fed.store.memory.dual[client], 0.3 * (expected - start.theta))

@@ -265,3 +265,32 @@ def test_a_point_solver_is_refused_with_the_choices():
 def test_a_solver_for_a_prior_alone_is_refused_where_there_are_duals():
     assert "prior N(0, 1/delta) only" in pvi.Method().mismatch(ivon_opt.Solver())
     assert not centralized_vi.Method().mismatch(ivon_opt.Solver())
+
+
+def test_the_duals_step_may_be_larger_than_rho(exchange):
+    """Alg. 1's γ is a step of its own: dual_step = damping x rho is the same run, and one above rho another."""
+    task, shared = toy.task(), {"rho": 0.3, "delta": DELTA}
+    runs = {
+        name: toy.federation(bayes_admm.Method(**shared, **more), exact.Solver(), task, exchange)
+        for name, more in (("damped", {"damping": 0.5}), ("same", {"dual_step": 0.15}), ("free", {"dual_step": 0.35}))
+    }
+    ends = {name: toy.iterate(fed, 2)[-1] for name, fed in runs.items()}
+    close(ends["damped"].lam, ends["same"].lam, 1e-13)
+    fed = runs["free"]
+    close(ends["free"].sites - fed.method.init_server(task).lam, duals(fed).sum(0))
+    assert (ends["free"].lam - ends["same"].lam).abs().max() > 1e-3
+    with pytest.raises(ValueError, match=r"method\.dual_step.*method\.damping=1"):
+        bayes_admm.Method(damping=0.5, dual_step=0.2)
+
+
+def test_the_released_bregman_admm_steps_the_other_way(exchange):
+    """u += rho Δ(m² + 1/s) in the authors' program, u -= 2 rho Δ(m² + 1/s) by the Lagrangian; v alike."""
+    task = scaled(0.1)
+    first = {}
+    for sign in ("lagrangian", "released"):
+        method = bregman_admm.Method(rho=0.3, delta=DELTA, damping=0.1, sign=sign)
+        fed = toy.federation(method, exact.Solver(), task, exchange)
+        toy.iterate(fed, 1)
+        first[sign] = duals(fed)
+    close(first["released"][:, 0], first["lagrangian"][:, 0], 0.0)
+    close(first["released"][:, 1], -0.5 * first["lagrangian"][:, 1])

@@ -13,6 +13,7 @@ from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
 from fedddp.runs.evaluate import add_up
 from tests import toy
+from tests.methods import given
 from tests.small import MODELS, settings
 
 LOCAL = sgd.Solver(lr=0.05, epochs=3, batch_size=5)
@@ -174,3 +175,14 @@ def test_noise_has_the_deviation_that_was_asked_for():
     mixed = torch.corrcoef(torch.cat([update, curvature]))
     assert (mixed - torch.eye(2 * toy.K)).abs().max() < 0.02
     assert perturb(value, 0.0, cohort, "update") is value
+
+
+def test_equation_six_with_a_scalar_loss_squares_the_sum(exchange):
+    """The client's whole gradient squared, not the sum of its examples' squares; by hand for linear regression."""
+    task = toy.task()
+    theta = torch.randn(toy.K, toy.D, generator=stream("literal"), dtype=torch.float64)
+    fed = toy.federation(hwa.Method(curvature="total"), given.Given(theta), task, exchange)
+    found = toy.iterate(fed, 1)[-1].theta
+    grams = [toy.gram(task, k) for k in range(toy.K)]
+    weight = torch.stack([gram @ own - pull for own, (gram, pull) in zip(theta, grams, strict=True)]).square()
+    close(found, (weight * theta).sum(0) / weight.sum(0))

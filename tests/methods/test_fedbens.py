@@ -295,3 +295,25 @@ def test_a_mixture_is_sent_once_and_by_those_who_are_here(exchange):
         sent.append(report.bytes_up * toy.K)
     one = 8 * (4 + 1 + 16)
     assert sent == pytest.approx([4 * one, one, 0])  # all but the one that comes; that one; nobody
+
+
+def test_of_an_even_number_the_lower_median_is_torchs():
+    modes = torch.randn(4, 2, 6, generator=stream(2), dtype=torch.float64)
+    found = medians(modes, torch.full((4, 2), 0.5, dtype=torch.float64), 2, lower=True)
+    assert torch.equal(found, modes.median(dim=0).values)
+
+
+def test_a_clipped_descents_first_step_is_adams_on_the_clipped_gradient(exchange):
+    """With one step from the medians, Adam divides the clipped gradient by itself + eps: small clips make eps show."""
+    task, local = given.task(given.mlp(), (5,)), sgd.Solver(lr=0.1, batch_size=10)
+    found = {}
+    for clip in (0.0, 1e-7):
+        method = fedbens.Method(members=2, structure="diag", steps=1, lr=0.05, clip=clip)
+        found[clip] = toy.iterate(toy.federation(method, local, task, exchange), 1)[-1]
+    for member in range(2):
+        gradient = 10 * found[0.0].descent.moments[0][member]  # after one step: (1 - beta1) g
+        scale = 1e-7 / (gradient.norm() + 1e-6)
+        clipped = gradient * scale
+        start = found[0.0].members[member] + 0.05 * gradient / (gradient.abs() + 1e-8)
+        close(found[1e-7].members[member], start - 0.05 * clipped / (clipped.abs() + 1e-8), 1e-6)
+    assert (found[0.0].members - found[1e-7].members).abs().max() > 1e-3

@@ -1,5 +1,7 @@
 """Fisher merging and RegMean against their closed forms in numpy."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from torch import nn
 from torch.func import functional_call, grad
 
 from fedddp.methods import fisher_merge, regmean
+from fedddp.methods._descent import score_of
 from tests import toy
 from tests.methods import given
 
@@ -101,3 +104,38 @@ def test_regmean_needs_a_linear_layer(exchange):
     task = given.task(nn.Sequential(nn.Conv2d(1, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()), (1, 5, 5))
     with pytest.raises(ValueError, match="linear layers"):
         regmean.Method().init_server(task)
+
+
+def test_fisher_merge_in_fifteen_bits_forgets_what_is_small_in_its_layer(exchange):
+    """By numpy: whole multiples of each layer's largest entry, and the mean by examples where the sum is nothing."""
+    task = given.task(given.mlp(), (5,))
+    theta = given.around(task)
+    method = fisher_merge.Method(fisher="empirical", bits=4, fallback="examples")
+    merged = given.merge(method, theta, task, exchange).theta.numpy()
+    fisher = np.stack([example_grads(task, theta[k], k).square().sum(0).numpy() for k in range(3)])
+    sizes = task.num_examples[:3].numpy()
+    mean = (sizes[:, None] * theta.numpy()).sum(0) / sizes.sum()
+    expected = mean.copy()
+    for place in task.layout.slices().values():
+        sent = []
+        for rows in (fisher[:, place], theta.numpy()[:, place]):
+            largest = np.abs(rows).max(1, keepdims=True)
+            largest[largest == 0] = 1
+            sent.append(np.round(rows / largest * 15) * largest / 15)
+        known = sent[0].sum(0) > 1e-6 * sizes.sum()
+        expected[place] = np.where(known, (sent[0] * sent[1]).sum(0) / np.where(known, sent[0].sum(0), 1), mean[place])
+    close(merged, expected, 1e-7)
+    assert np.isclose(merged, mean, atol=1e-12).any()  # a coordinate is forgotten
+
+
+def test_regmean_chooses_its_factor_by_validation(exchange):
+    plain = given.task(given.mlp(), (5,))
+    task = replace(plain, data=replace(plain.data, validation=plain.data.train))
+    theta = given.around(task)
+    by = {a: given.merge(regmean.Method(a=a), theta, task, exchange).theta for a in (0.1, 0.9)}
+    scores = {a: float(score_of(task, found)) for a, found in by.items()}
+    assert scores[0.1] != scores[0.9]
+    chosen = given.merge(regmean.Method(choices=[0.1, 0.9]), theta, task, exchange).theta
+    assert torch.equal(chosen, by[max(scores, key=scores.__getitem__)])
+    with pytest.raises(ValueError, match=r"method\.choices.*data\.validation=N"):
+        regmean.Method(choices=[0.1, 0.9]).init_server(plain)

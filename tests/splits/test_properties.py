@@ -75,7 +75,7 @@ def test_the_generator_alone_decides(name):
     torch.manual_seed(2)
     again, other = deal(splitter, examples, seed=3), deal(splitter, examples, seed=4)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    if name != "natural":  # without options there is nothing random about it
+    if name not in ("natural", "fedbens"):  # nothing random without options, and one published split
         assert Shards.of(first).digest() != Shards.of(other).digest()
 
 

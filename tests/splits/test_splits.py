@@ -18,6 +18,7 @@ from fedddp.splits import (
     client_dirichlet,
     credit,
     dirichlet,
+    fedbens,
     iid,
     lognormal,
     natural,
@@ -290,3 +291,72 @@ def test_resample_never_draws_a_class_that_has_no_points():
     targets = torch.tensor([1, 1, 3])
     parts = deal(resample.Split(clients=200, alpha=0.5), some(targets))
     assert set(parts.order.tolist()) == {0, 1, 2}
+
+
+def legacy(seed: int):
+    """The global generator, as released programs use it."""
+    np.random.seed(seed)
+    return np.random
+
+
+@pytest.mark.parametrize(("seed", "share"), [(62, 1.0), (63, 0.1)])
+def test_numpy_dealing_is_the_released_one_draw_by_draw(seed, share):
+    """By hand and by index: sizes, mixes, then class by class a shuffle and consecutive runs."""
+    draw, labels = legacy(seed), TEN.numpy()
+    sizes, mixes = draw.dirichlet([1.0] * 10), draw.dirichlet([0.5] * 10, 10)
+    expected: list[list[int]] = [[] for _ in range(10)]
+    for label in range(10):
+        points, done = np.where(labels == label)[0], 0
+        draw.shuffle(points)
+        total = sum(sizes[k] * mixes[k, label] for k in range(10))
+        for k in range(10):
+            count = int(np.round(600 * share * sizes[k] * mixes[k, label] / total))
+            count = 2 if count == 1 else count
+            expected[k] += points[done : done + count].tolist()
+            done += count
+    split = dirichlet.Split(dealing="numpy", numpy_seed=seed, share=share)
+    assert [part.tolist() for part in deal(split, some(TEN), 7)] == expected
+
+
+def test_numpy_dealing_of_two_classes_gives_each_class_equally_often_and_repeats_the_last_points():
+    targets = TEN[:3000].clone()
+    targets[:50] = 9  # classes of unequal size
+    parts = deal(classes.Split(clients=20, points=70, dealing="numpy", numpy_seed=62), some(targets))
+    counts = table(parts, targets)
+    assert set(counts.sum(1).tolist()) == {140}
+    assert set(counts[counts > 0].tolist()) == {70}
+    assert (counts > 0).sum(0).tolist() == [4] * 10
+    draw = legacy(62)
+    seen = np.zeros(10, dtype=int)
+    for client in range(20):  # who has which class, by the released loop
+        first = int(np.argmin(seen))
+        seen[first] += 1
+        second = first
+        while second == first or seen[second] >= 4:
+            second = draw.choice(10, 1, replace=False)[0]
+        seen[second] += 1
+        assert set(counts[client].nonzero().flatten().tolist()) == {first, second}
+    assert all(len(part.unique()) == 140 for part in parts)  # repeated between clients, never within one
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.4])
+def test_fedbens_split_is_numpys_seed_3_whatever_the_runs_seed(alpha):
+    draw, labels = legacy(3), TEN.numpy()
+    mixes = [draw.dirichlet(np.repeat(alpha, 10)) for _ in range(5)]
+    expected: list[list[int]] = [[] for _ in range(5)]
+    for label in range(10):
+        points = np.where(labels == label)[0]
+        draw.shuffle(points)
+        share = np.array([mix[label] for mix in mixes])
+        ends = (np.cumsum(share / share.sum()) * 600).astype(int)[:-1]
+        for client, run in enumerate(np.split(points, ends)):
+            expected[client] += run.tolist()
+    for part in expected:
+        draw.shuffle(part)  # a list, as released
+    for seed in (1, 2):
+        assert [part.tolist() for part in deal(fedbens.Split(alpha=alpha), some(TEN), seed)] == expected
+
+
+def test_a_share_needs_the_dealing_that_takes_it():
+    with pytest.raises(ValueError, match=r"split\.share.*data\.fraction"):
+        dirichlet.Split(share=0.1)
