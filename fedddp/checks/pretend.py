@@ -83,8 +83,11 @@ def install() -> torch.device:
     add = Sockets.start
 
     def start(transport: Sockets, slot: int, words: int) -> Callable[[], None]:
-        """Gloo cannot add such tensors; alone, there is nothing to add."""
-        return (lambda: None) if transport.source.device.type == NAME else add(transport, slot, words)
+        """Gloo cannot add such tensors, but what they are around."""
+        if isinstance(transport.source, Pretend):
+            with no_dispatch():
+                transport = Sockets(transport.exchange, transport.source.held)
+        return add(transport, slot, words)
 
     Sockets.start = start  # type: ignore[method-assign,assignment]
     return torch.device(NAME, 0)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from fedddp.clients.feed import examples, feed, send
 from fedddp.clients.noise import Normal
 from fedddp.clients.oracle import Oracle
 from fedddp.core.rng import key, permutations
@@ -135,27 +136,18 @@ class Cohort:
         steps = self.steps(epochs, batch_size)
         working = (steps.unsqueeze(0) > torch.arange(len(table)).unsqueeze(1)).sum(1).tolist()
         counts, width = real.tolist(), table.shape[2]
-        index, weights = self._send(table), self._weights(real, width)
-        space = None
+        take, weights = feed(self.task, table, working), self._weights(real, width)
         for step, rows in enumerate(working):
             own = counts[step][:rows]
             short = min(own) < width
-            inputs, targets = self.task.data.gather(index[step, :rows], self.task.dtype, space)
-            space = inputs if space is None else space  # of the most rows
+            inputs, targets = take(step, rows)
             yield Batch(inputs, targets, weights[step, :rows] if short else None, own if short else None)
-
-    def _send(self, table: Tensor) -> Tensor:
-        """To the device once for all steps: a copy in every step would let it wait for the host."""
-        device = self.task.device
-        if device.type == "cuda":
-            table = table.pin_memory()
-        return table.to(device, non_blocking=True)
 
     def _weights(self, real: Tensor, width: int) -> Tensor:
         """[steps, C, B] 1 for real examples, 0 for padding; nothing where there is none."""
         if bool((real == width).all()):
             return torch.empty(0)
-        return self._send((torch.arange(width) < real.unsqueeze(2)).to(self.task.dtype))
+        return send((torch.arange(width) < real.unsqueeze(2)).to(self.task.dtype), self.task.device)
 
     def _table(self, epochs: int, batch_size: int) -> tuple[Tensor, Tensor]:
         """Example index [steps, C, B] and how many are real [steps, C]; a client's order depends on its key alone."""
@@ -187,7 +179,7 @@ class Cohort:
         if targets.dim() > 1 or targets.is_floating_point():
             return ranks
         for row, client in enumerate(self.ids):
-            by_class = targets[self.task.shards.of_client(client)].argsort(stable=True).cpu()
+            by_class = targets[self.task.shards.of_client(client)].argsort(stable=True)
             ranks[row, :, : len(by_class)] = by_class[ranks[row, :, : len(by_class)]]
         return ranks
 
@@ -200,7 +192,7 @@ class Cohort:
             real = (sizes[:rows] - start).clamp_max(len(position))
             offset = self.task.shards.offsets[list(self.ids[:rows])].unsqueeze(1)
             index = self.task.shards.order[offset + torch.minimum(position, sizes[:rows].unsqueeze(1) - 1)]
-            inputs, targets = self.task.data.gather(self._send(index), self.task.dtype)
+            inputs, targets = examples(self.task, index)
             weights = self._weights(real.unsqueeze(0), len(position))
             short = bool(weights.numel())
             yield Batch(inputs, targets, weights[0] if short else None, real.tolist() if short else None)

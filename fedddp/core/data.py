@@ -25,6 +25,7 @@ import os
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,10 +51,34 @@ class Examples:
         clients = None if self.clients is None else self.clients[index]
         return Examples(self.inputs[index], self.targets[index], clients)
 
+    def to(self, device: torch.device) -> "Examples":
+        """On the device, through pinned memory where there is such."""
+
+        def move(part: Tensor) -> Tensor:
+            pinned = part.pin_memory() if device.type == "cuda" and part.is_cpu else part
+            return pinned.to(device, non_blocking=True)
+
+        return Examples(move(self.inputs), move(self.targets), self.clients)
+
+    @property
+    def nbytes(self) -> int:
+        """Of inputs and targets."""
+        return self.inputs.numel() * self.inputs.itemsize + self.targets.numel() * self.targets.itemsize
+
+
+class Held(NamedTuple):
+    """Training examples that a device holds."""
+
+    examples: Examples
+    row: Tensor  # [N] on the host: where each of all training examples is among them, -1 for one that is not
+
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training and test examples, and how a stored input becomes a model input: x · scale + shift."""
+    """Training and test examples, and how a stored input becomes a model input: x · scale + shift.
+
+    `train` is always on the host; what a device works on comes by fedddp/clients/feed.py.
+    """
 
     train: Examples
     test: Examples
@@ -64,6 +89,8 @@ class Dataset:
     tokens: bool = False  # integer inputs that stay integers
     label_names: tuple[str, ...] = ()
     bag: int = 0  # above 0: stored word numbers 1..bag become a bag of words; 0 is padding, bag + 1 an unknown word
+    held: Held | None = None  # what a device holds of the training examples
+    streamed: bool = False  # whether a device is sent every batch instead
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -87,16 +114,18 @@ class Dataset:
             inputs += self.shift
         return inputs
 
-    def gather(self, index: Tensor, dtype: torch.dtype, space: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The training examples index [...] as model inputs [..., *input] and targets.
+    def gather(
+        self, index: Tensor, dtype: torch.dtype, space: Tensor | None = None, source: Examples | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The examples index [...] of `source` (default: the training set) as model inputs [..., *input] and targets.
 
         Whole rows are copied, which is many times faster than general indexing, and where that can be done at once
         into the first rows of `space`, if it is given.
         """
-        flat = index.reshape(-1)
-        targets = self.train.targets.index_select(0, flat).view(*index.shape, *self.train.targets.shape[1:])
-        stored = self.train.inputs
-        if self._bytes(dtype):
+        source, flat = source or self.train, index.reshape(-1)
+        targets = source.targets.index_select(0, flat).view(*index.shape, *source.targets.shape[1:])
+        stored = source.inputs
+        if self._bytes(stored, dtype):
             shape = (*index.shape, *stored.shape[1:])
             inputs = torch.empty(shape, device=stored.device) if space is None else space[: len(index)]
             size = stored[0].numel()
@@ -104,25 +133,46 @@ class Dataset:
             return inputs, targets
         return self.prepare(stored.index_select(0, flat).view(*index.shape, *stored.shape[1:]), dtype), targets
 
-    def _bytes(self, dtype: torch.dtype) -> bool:
+    def _bytes(self, stored: Tensor, dtype: torch.dtype) -> bool:
         """Whether inputs are bytes that one scale and one shift turn into float32: there is a kernel."""
-        stored = self.train.inputs
         plain = stored.dtype == torch.uint8 and stored.is_contiguous()
         one = not isinstance(self.scale, Tensor) and not isinstance(self.shift, Tensor)
         special = self.tokens or self.bag > 0 or dtype != torch.float32
         return plain and one and not special and kernels.has(stored.device.type)
 
     def to(self, device: torch.device) -> "Dataset":
+        """What every rank needs on its device: all but the training and the test examples."""
         if device.type == "cpu":
             return self
-
-        def move(part: Examples) -> Examples:
-            return Examples(part.inputs.to(device), part.targets.to(device), part.clients)
-
         scale = self.scale.to(device) if isinstance(self.scale, Tensor) else self.scale
         shift = self.shift.to(device) if isinstance(self.shift, Tensor) else self.shift
-        held = None if self.validation is None else move(self.validation)
-        return replace(self, train=move(self.train), test=move(self.test), validation=held, scale=scale, shift=shift)
+        held = None if self.validation is None else self.validation.to(device)
+        return replace(self, validation=held, scale=scale, shift=shift)
+
+    def placed(self, index: Tensor, device: torch.device, place: str) -> "Dataset":
+        """With the training examples `index` and the test set on the device; with place=host, neither."""
+        if device.type == "cpu":
+            return self
+        if place == "host":
+            return replace(self, streamed=True)
+        return replace(self, held=self._hold(index, device), test=self.test.to(device))
+
+    def near(self, index: Tensor, device: torch.device) -> tuple[Examples, Tensor]:
+        """Examples on the device among which are the training examples index [...], and where."""
+        if device.type == "cpu":
+            return self.train, index
+        if self.held is not None:
+            rows = self.held.row[index]
+            if bool((rows >= 0).all()):
+                return self.held.examples, rows
+        brought = self._hold(index, device)
+        return brought.examples, brought.row[index]
+
+    def _hold(self, index: Tensor, device: torch.device) -> Held:
+        wanted = torch.zeros(len(self.train), dtype=torch.bool)
+        wanted[index.reshape(-1)] = True
+        row = torch.where(wanted, wanted.cumsum(0) - 1, -1)
+        return Held(self.train.take(wanted.nonzero().squeeze(1)).to(device), row)
 
 
 class Source(Contract, extends=True):

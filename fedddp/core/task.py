@@ -38,8 +38,8 @@ class Task:
         return self.shards.num_examples
 
     def outputs(self, theta: Tensor, stored: Tensor) -> Tensor:
-        """The model's outputs for stored inputs at theta [P], without dropout."""
+        """The model's outputs for stored inputs, wherever they are, at theta [P], without dropout."""
         self.module.eval()
-        inputs = self.data.prepare(stored, self.dtype)
+        inputs = self.data.prepare(stored.to(self.device), self.dtype)
         output: Tensor = functional_call(self.module, self.layout.views(theta), (inputs,))
         return output

@@ -62,7 +62,8 @@ class Method(Anchored[Server]):
             inputs = task.data.validation.inputs.unsqueeze(0)
         else:
             stored = task.data.train.inputs
-            inputs = stored.new_zeros(clients, self.points * _classes(task), *stored.shape[1:])
+            shape = clients, self.points * _classes(task), *stored.shape[1:]
+            inputs = torch.zeros(shape, dtype=stored.dtype, device=task.device)
         weight = nothing.new_zeros(clients, inputs.shape[1])
         example = predictions(task, task.initial, task.data.train.inputs[:1])
         labels = example.new_zeros(*weight.shape, *example.shape[1:])
@@ -105,7 +106,7 @@ class Method(Anchored[Server]):
             return inputs, task.initial.new_full((len(inputs),), self.tau * len(index) / len(inputs))
         train, order = task.data.train, stream(task.streams.seed, "memory", client)
         index = index[torch.randperm(len(index), generator=order)]
-        label = train.targets[index].cpu() if _classes(task) > 1 else torch.zeros_like(index)
+        label = train.targets[index] if _classes(task) > 1 else torch.zeros_like(index)
         slots = index.new_zeros(_classes(task), self.points)
         weight = torch.zeros(_classes(task), self.points, dtype=task.dtype)
         for c in range(len(slots)):
@@ -115,7 +116,7 @@ class Method(Anchored[Server]):
             weight[c, :taken] = self.tau * len(own) / max(taken, 1)
         inputs = train.inputs[slots.flatten()]
         inputs[weight.flatten() == 0] = 0
-        return inputs, weight.flatten().to(task.device)
+        return inputs.to(task.device), weight.flatten().to(task.device)
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         duals = server.duals + total["dual_change"]

@@ -70,7 +70,7 @@ def name_of(local: Descent, cohort: Cohort, start: Tensor) -> str:
     for client in cohort.ids:
         index = task.shards.of_client(client)
         inputs, targets = task.data.train.inputs[index], task.data.train.targets[index]
-        for part in (inputs, targets, task.data.prepare(inputs[:SHOWN], task.dtype)):
+        for part in (inputs, targets, task.data.prepare(inputs[:SHOWN].to(task.device), task.dtype)):
             digest.update(_bytes(part))
     digest.update(_bytes(start))
     return digest.hexdigest()

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -88,6 +89,7 @@ def make_federation(config: Config, task: Task, exchange: Exchange, measured: Se
     refuse_outputs(task, config.title("model"))
     plan = make_plan(config, task, exchange.world_size, measured)
     ids = plan.at_home(exchange.rank)
+    task = place_data(config, task, ids)
     method = compressed(config.method, config.exchange, config.title("method"))
     return Federation(
         task=task,
@@ -102,6 +104,12 @@ def make_federation(config: Config, task: Task, exchange: Exchange, measured: Se
         skip_bad=config.federation.on_bad_client == "skip",
         waits=config.federation.rows,
     )
+
+
+def place_data(config: Config, task: Task, ids: Tensor) -> Task:
+    """With the examples of the clients `ids` where data.place says."""
+    index = torch.cat([task.shards.of_client(client) for client in ids.tolist()] or [torch.zeros(0, dtype=torch.long)])
+    return replace(task, data=task.data.placed(index, task.device, config["data.place"]))
 
 
 def make_local(config: Config) -> Solver:
@@ -149,6 +157,7 @@ def measure_width(config: Config, task: Task) -> int:
     for width in (w for w in WIDTHS if w == 1 or w <= _active(config, task) // 2):
         theta = task.initial.repeat(width, 1)
         examples = task.data.train.take(torch.arange(size).repeat(width))
+        examples = examples.to(task.device)
         inputs = task.data.prepare(examples.inputs, task.dtype)
         stacked = [t.view(width, size, *t.shape[1:]) for t in (inputs, examples.targets)]
         costs[width] = min(_seconds(oracle, theta, *stacked) for _ in range(4)) / width

@@ -109,7 +109,8 @@ def other_data(name: str, task: Task, root: str) -> Examples | None:
             f"evaluation.ood={name}: its inputs are {tuple(inputs.shape[1:])}, the model is made for "
             f"{tuple(task.data.test.inputs.shape[1:])}; name a data set of the same shape"
         )
-    return Examples(inputs.to(task.device), torch.zeros(len(inputs), dtype=torch.long, device=task.device))
+    device = task.data.test.inputs.device
+    return Examples(inputs.to(device), torch.zeros(len(inputs), dtype=torch.long, device=device))
 
 
 def evaluate(task: Task, exchange: Exchange, models: Models, examples: Examples | None = None) -> dict[str, float]:
@@ -221,4 +222,4 @@ def _predict(task: Task, models: Models, examples: Examples, chunk: slice) -> tu
         outputs = (task.outputs(theta, examples.inputs[chunk]) for theta in models)
         probabilities = sum(task.objective.probabilities(output) for output in outputs) / len(models)
     assert isinstance(probabilities, Tensor)
-    return probabilities, examples.targets[chunk]
+    return probabilities, examples.targets[chunk].to(task.device)

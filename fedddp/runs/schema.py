@@ -24,8 +24,10 @@ from fedddp.rounds.store import PLACES
 YEAR = 366 * 24 * 3600.0  # seconds
 LAST = 3  # rounds that a reported number is the mean of
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+DATA_PLACES = ("device", "host", "auto")
 NO_EFFECT = (
     "data.root",
+    "data.place",
     "federation.timeout",
     "federation.rows",
     "federation.fits",
@@ -123,6 +125,7 @@ PLAIN: dict[str, type[Any]] = {
     "checkpoint": CheckpointSettings,
 }
 EXTRA: dict[str, dict[str, Any]] = {  # keys beside the class's own, and their defaults
+    "data": {"place": "auto"},  # where a device finds the training examples: device, host or auto; same bits
     "split": {"seed": None},
     "model": {"seed": None, "loss": "auto"},
 }
@@ -173,6 +176,9 @@ def beside(section: str, given: Mapping[str, Any]) -> dict[str, Any]:
     found = {key: given.get(key, default) for key, default in EXTRA.get(section, {}).items()}
     if "seed" in found:
         found["seed"] = settled(f"{section}.seed", int | None, found["seed"])
+    if "place" in found:
+        found["place"] = settled(f"{section}.place", str, found["place"])
+        check(f"{section}.place", found["place"], found["place"] in DATA_PLACES, " or ".join(DATA_PLACES))
     if "loss" in found:
         found["loss"] = settled(f"{section}.loss", str, found["loss"])
         losses = ("auto", *OBJECTIVES)
