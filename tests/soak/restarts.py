@@ -117,7 +117,7 @@ class Soak:
     @contextmanager
     def _launched(self, kills: int) -> Iterator[None]:
         env = environment(SLOW=str(self.folder / "pace"), OMP_NUM_THREADS="1")
-        port = _free_port()
+        port = free_port()
         try:
             for number in range(self.agents):
                 with open(self.folder / f"agent-{number}.log", "wb") as log:
@@ -208,7 +208,7 @@ def _read(path: str) -> bytes:
         return b""
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
