@@ -22,6 +22,7 @@ from torch import nn
 from fedddp import reports
 from fedddp.core.data import Source
 from fedddp.core.device import own_device
+from fedddp.core.files import damaged
 from fedddp.core.model import Model
 from fedddp.core.shards import Split
 from fedddp.exchange.group import Exchange
@@ -34,7 +35,7 @@ from fedddp.rounds.method import Method
 from fedddp.rounds.solver import Solver
 from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
-from fedddp.runs.claim import damaged, default_folder
+from fedddp.runs.claim import default_folder
 from fedddp.runs.config import Config
 from fedddp.runs.evaluate import Evaluator
 from fedddp.runs.finished import Run

@@ -101,6 +101,17 @@ def intact(value: Mapping[str, Any]) -> bool:
     return SEAL not in value or sealed(value)[SEAL] == value[SEAL]
 
 
+def damaged(path: Path) -> str:
+    """What is wrong with a record that should be there; "" if nothing is."""
+    try:
+        read_record(path)
+    except FileNotFoundError:
+        return f"{path}: is missing"
+    except Damaged as error:
+        return str(error)
+    return ""
+
+
 def write_sealed_text(path: Path, text: str) -> None:
     """A text behind a line with its digest: before it, because a file that is cut short loses its end."""
     write_text(path, f"{HEAD}{_digest(text)} of what follows\n{text}")

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
-from fedddp.core.files import write_text
+from fedddp.core.files import Damaged, check_text
 from fedddp.core.registry import SECTIONS
 from fedddp.jobs import rendezvous
 from fedddp.jobs.grid import Point
 from fedddp.runs import config as configuration
+from fedddp.runs.claim import write_config
 from fedddp.runs.config import Config
 from fedddp.runs.schema import flatten
 
@@ -25,10 +24,17 @@ class Planned:
         """Freeze the configuration in the folder: what is edited while the job waits in a queue does not count."""
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / rendezvous.NAME).write_text("")
-        path = self.folder / "config.yaml"
-        if not path.exists():
+        if not _whole(self.folder / "config.yaml"):
             self.config.kept.copy(self.folder)
-            write_text(path, OmegaConf.to_yaml(OmegaConf.create(self.config.values)))
+            write_config(self.folder, self.config.values)
+
+
+def _whole(path: Path) -> bool:
+    try:
+        check_text(path)
+    except (FileNotFoundError, Damaged):
+        return False
+    return True
 
 
 def plan(experiment: str | None, points: Sequence[Point], out: Path) -> list[Planned]:

@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedddp.core.files import damaged
+
 NAME = ".rendezvous"
 LIMIT = 600.0  # seconds to wait for rank 0 where no federation.timeout is written down
 SLOW_START = 600.0  # at least so many under Slurm: nodes may be slow to start Python from a shared disk
@@ -96,7 +98,7 @@ def _await(folder: Path, place: Place) -> tuple[str, int] | None:
     patience = max(limit, place.patience)
     until = time.monotonic() + patience
     while time.monotonic() < until:
-        if (found := read(folder, place)) or (folder / "summary.json").exists():
+        if (found := read(folder, place)) or not damaged(folder / "summary.json"):
             return found
         time.sleep(0.1)
     setting = " (federation.timeout)" if patience == limit else ""

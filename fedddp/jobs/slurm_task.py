@@ -17,8 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedddp.core.files import damaged
 from fedddp.jobs.rendezvous import Place, join
 from fedddp.runs import config, lock
+from fedddp.runs.claim import read_config
 from fedddp.runs.rank import STOPPED, attempt, work
 
 MARGIN = 15.0  # seconds before Slurm's SIGKILL that a requeue may take
@@ -46,7 +48,7 @@ class SlurmTask:
         folder.mkdir(parents=True, exist_ok=True)
         if place.rank == 0:
             _await_quiet(folder)
-        if (folder / "summary.json").exists():
+        if not damaged(folder / "summary.json"):
             return 0
         kept = join(folder, place)
         if kept is None:
@@ -66,7 +68,14 @@ def hold_signals_back() -> None:
 
 def run(folder: Path, words: Sequence[str]) -> int:
     """`fedddp run` in this process; its exit code."""
-    return attempt(lambda: work(config.load(*config.split_words(words)), folder, resume=True))
+    return attempt(lambda: work(_configuration(folder, words), folder, resume=True))
+
+
+def _configuration(folder: Path, words: Sequence[str]) -> config.Config:
+    """As submitted: what lay in the folder while the job was queued must be what was written there."""
+    if (folder / "config.yaml").exists():
+        read_config(folder / "config.yaml")
+    return config.load(*config.split_words(words))
 
 
 def restarts() -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedddp.core.files import check_text, read_record
+from fedddp.core.files import check_text, damaged, read_record
 from fedddp.jobs import queue, ticket
 from fedddp.jobs.ticket import Ticket
 from fedddp.runs import lock
@@ -77,7 +77,8 @@ def _state(folder: Path, found: Ticket | None, known: dict[str, str]) -> State:
 
 
 def _done(folder: Path) -> bool:
-    return (folder / "summary.json").exists()
+    """A summary that can be believed: a damaged one is made anew by --resume, so its run is not done."""
+    return not damaged(folder / "summary.json")
 
 
 def _in_slurm(found: Ticket, answer: str) -> State:

@@ -126,7 +126,9 @@ class Federation:
         try:
             return phase.server_step(server, total, self.task)
         except Exception as error:
-            raise ServerFailed(f"the server's step failed in round {number}: {told(error)}", whole(error)) from error
+            raise ServerFailed(
+                f"the server's step failed in round {number + 1}: {told(error)}", whole(error)
+            ) from error
 
     def _learn(self, report: Report) -> None:
         """What the cohorts cost, for the next rounds' placement; and which ranks had to wait."""
@@ -209,7 +211,7 @@ class Federation:
         first = -self.exchange.agree([-none if mine is None else -(mine * world + self.exchange.rank)])[0]
         cause = self.exchange.tell("" if mine is None else report.left_out[mine], first % world)
         return (
-            f"every client of round {report.round} was left out: nothing to aggregate. "
+            f"every client of round {report.round + 1} was left out: nothing to aggregate. "
             f"The first, client {first // world}: {cause}"
         )
 
@@ -272,15 +274,15 @@ class Federation:
     def _blame(self, client: int, report: Report, cause: str, error: Exception | None = None) -> None:
         """Stop because of this client, or note that it is left out."""
         if not self.skip_bad:
-            raise ClientFailed(f"client {client} failed in round {report.round}: {cause}") from error
+            raise ClientFailed(f"client {client} failed in round {report.round + 1}: {cause}") from error
         report.left_out[client] = cause
 
     def _check_finite(self, server: Any, number: int) -> None:
         for name, leaf in tree.leaves(server).items():
             if leaf.is_floating_point() and not bool(leaf.isfinite().all()):
-                raise Diverged(f"round {number}: the server's {name} is not finite (a smaller step may help)")
+                raise Diverged(f"round {number + 1}: the server's {name} is not finite (a smaller step may help)")
         if improper := self.method.improper(server):
-            raise Diverged(f"round {number}: {registry.name_of(self.method)}: {improper}")
+            raise Diverged(f"round {number + 1}: {registry.name_of(self.method)}: {improper}")
 
     def own_models(self) -> Tensor | None:
         """[n, P] of the clients at home here, where the method is judged by them."""

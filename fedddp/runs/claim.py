@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from fedddp.core.files import Damaged, check_text, read_record, write_sealed_text
+from fedddp.core.files import Damaged, check_text, write_sealed_text
 from fedddp.rounds import checkpoint
 from fedddp.runs.config import Config, read
 from fedddp.runs.schema import flatten, relevant
@@ -147,14 +147,3 @@ def read_config(path: Path) -> dict[str, Any]:
     except ValueError as error:
         text = str(error) if isinstance(error, Damaged) else f"{path}: is damaged ({error})"
         raise Damaged(f"{text}; the command that made the run writes it anew, with --resume") from error
-
-
-def damaged(path: Path) -> str:
-    """What is wrong with a record that should be there; "" if nothing is."""
-    try:
-        read_record(path)
-    except FileNotFoundError:
-        return f"{path}: is missing"
-    except Damaged as error:
-        return str(error)
-    return ""

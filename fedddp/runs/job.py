@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedddp.core import files, rng, tree
 from fedddp.core.data import Source
+from fedddp.core.files import damaged
 from fedddp.core.task import Task
 from fedddp.core.trace import whole
 from fedddp.data._settings import Subset
@@ -27,7 +28,7 @@ from fedddp.rounds.solver import Nothing
 from fedddp.rounds.store import ClientStore
 from fedddp.runs import lock, summary
 from fedddp.runs.build import make_federation, make_task, measure_width
-from fedddp.runs.claim import claim, damaged, origin, write_config
+from fedddp.runs.claim import claim, origin, write_config
 from fedddp.runs.clients import clients, split
 from fedddp.runs.config import Config
 from fedddp.runs.evaluate import Evaluator, other_data

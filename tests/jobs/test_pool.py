@@ -77,7 +77,7 @@ def test_two_ranks_give_the_bits_of_one_and_debug_those_of_both(tmp_path, capsys
 def test_a_failing_point_says_why_and_the_others_go_on(tmp_path, capsys):
     code, text = sweep(capsys, *FEW, "local.lr=0.1,1e30", "--ranks", 2, "--out", tmp_path)
     assert code == 1
-    assert "failed  client 0 failed in round 0: its " in text
+    assert "failed  client 0 failed in round 1: its " in text
     assert state(tmp_path) == ["done", "failed"]
     again, text = sweep(capsys, *FEW, "local.lr=0.1,1e30", "--out", tmp_path)
     assert again == 1

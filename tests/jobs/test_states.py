@@ -53,6 +53,15 @@ def test_a_finished_run_asks_nobody(tmp_path, monkeypatch):
     assert look([tmp_path])[tmp_path].name == "done"
 
 
+def test_a_run_with_a_damaged_summary_is_not_done(tmp_path):
+    (tmp_path / "config.yaml").write_text("federation: {rounds: 9}\n")
+    (tmp_path / "summary.json").write_text('{"rounds": 9')
+    state = look([tmp_path])[tmp_path]
+    assert state.name == "stopped"
+    assert "summary.json: is damaged" in state.detail
+    assert "--resume makes it anew" in state.detail
+
+
 def test_the_cause_is_the_failing_ranks_own_line(tmp_path):
     mine = ticket(tmp_path)
     (tmp_path / "log-0").write_text("round 1\nfedddp: rank 0 lost contact with another rank: it died\nsrun: error\n")

@@ -68,7 +68,7 @@ def play(name: str, skip: bool, participation: float = 1.0, width: int = 3):
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_bad_client_stops_every_rank_with_its_name(worlds, ranks, name, cause):
     for _, error in worlds(ranks).try_run(play, name, False):
-        assert f"client {BAD} failed in round 0" in error
+        assert f"client {BAD} failed in round 1" in error
         assert cause in error
 
 
@@ -110,7 +110,7 @@ class AllRaise(fedavg.Method):
 @pytest.mark.parametrize(("method", "cause"), [("raises", "OSError: no file for 0"), ("data", "theta is not finite")])
 def test_when_all_clients_are_bad_the_first_ones_cause_is_told_on_every_rank(worlds, ranks, width, method, cause):
     for _, error in worlds(ranks).try_run(all_bad, width, method):
-        assert "every client of round 0 was left out: nothing to aggregate. The first, client 0: " in error
+        assert "every client of round 1 was left out: nothing to aggregate. The first, client 0: " in error
         assert cause in error
 
 
@@ -121,7 +121,7 @@ def test_a_run_whose_clients_are_all_bad_says_so_in_one_line(tmp_path, ranks, wi
     run = forked.fedddp(*words, "--ranks", ranks, "--out", tmp_path / "run")
     (line,) = run.stderr.strip().splitlines()
     assert run.returncode == 1
-    assert line.startswith("fedddp: every client of round 0 was left out")
+    assert line.startswith("fedddp: every client of round 1 was left out")
     assert "client 0: its theta is not finite" in line
 
 
@@ -146,7 +146,7 @@ def test_ranks_with_different_server_states_stop(worlds):
 
 def test_a_server_state_that_is_not_finite_stops_the_run(exchange):
     fed = toy.federation(ServerDiverges(), exact.Solver(), toy.task(), exchange)
-    with pytest.raises(RuntimeError, match="round 0: the server's theta is not finite"):
+    with pytest.raises(RuntimeError, match="round 1: the server's theta is not finite"):
         fed.round(fed.method.init_server(fed.task), 0)
 
 

@@ -251,7 +251,7 @@ def test_the_failing_line_of_the_users_code_is_named_and_the_trace_is_kept(here)
     assert "wrong = cohort.no_such_thing" in shown.stderr
     Path("bad.py").write_text(METHOD.replace("return Server(", "return Servr("))
     result = forked.fedddp("run", "method=bad.py:Mine", *QUICK, "--out", "server", ranks=2, cwd=here)
-    assert "the server's step failed in round 0: NameError: name 'Servr' is not defined (bad.py:" in result.stderr
+    assert "the server's step failed in round 1: NameError: name 'Servr' is not defined (bad.py:" in result.stderr
 
 
 def test_breakpoint_works_in_a_run_of_one_rank(here):
