@@ -1,7 +1,8 @@
 """The exact sum beside a plain float32 all_reduce of as many numbers, in turn on the same ranks.
 
-`exact` is what a round does: find the scales and agree on them, encode, add and decode in pieces that overlap. `parts`
-are the same steps one after the other, to see where the time goes.
+`exact` is what a round does: find the scales and agree on them, encode, add and decode in pieces that overlap. `masked`
+is the same behind masks (exchange.secure=rank); without the package for them it is `exact` once more. `parts` are the
+same steps one after the other, to see where the time goes.
 """
 
 import statistics
@@ -13,6 +14,7 @@ import torch
 
 from fedddp.exchange.fixed_point import Segment, cut
 from fedddp.exchange.group import Exchange
+from fedddp.exchange.masks import Masks, available, meet, unmasked
 from fedddp.exchange.reduce import Field, Reduction
 
 SIZES = (178_110, 10_000_000)  # the MLP 784-200-100-10, and a small ResNet
@@ -39,6 +41,7 @@ def compare(size: int, exchange: Exchange) -> dict[str, Any]:
     steps: dict[str, Callable[[], object]] = {
         "float32": lambda: exchange.add_floats(floats),
         "exact": lambda: _exact(size, exchange, [value, weight]),
+        "masked": lambda: _masked(size, exchange, [value, weight]),
         "scales": lambda: _scales(size, exchange, [value, weight]),
         "encode": lambda: piece.encode(flat),
         "reduce": lambda: [transport.start(0, words)() for words in lengths],
@@ -55,12 +58,14 @@ def compare(size: int, exchange: Exchange) -> dict[str, Any]:
         floats.mul_(0.5)
     slowest = {name: [n / 1e9 for n in exchange.agree([int(s * 1e9) for s in own])] for name, own in seconds.items()}
     ratios = [exact / plain for exact, plain in zip(slowest["exact"], slowest["float32"], strict=True)]
+    masked = [hidden / exact for hidden, exact in zip(slowest["masked"], slowest["exact"], strict=True)]
     return {
         "workload": "exchange",
         "numbers": size,
         "ranks": exchange.world_size,
         "seconds": {name: statistics.median(own) for name, own in slowest.items()},
         "time_ratio": statistics.median(ratios),
+        "masked_ratio": statistics.median(masked),
         "bytes_ratio": 8 * (size + 1) / (4 * size),
     }
 
@@ -72,6 +77,7 @@ def line(row: dict[str, Any]) -> str:
     return (
         f"exchange {row['numbers']:>10,} numbers  {row['ranks']} ranks  float32 {ms['float32']:.2f} ms  "
         f"exact {ms['exact']:.2f} ms  time {row['time_ratio']:.2f}x  bytes {row['bytes_ratio']:.2f}x  "
+        f"masked {ms['masked']:.2f} ms  {row['masked_ratio']:.2f}x exact  "
         f"one by one: {parts} ms"
     )
 
@@ -85,3 +91,9 @@ def _scales(size: int, exchange: Exchange, parts: list[torch.Tensor]) -> tuple[R
 def _exact(size: int, exchange: Exchange, parts: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     reduction, scales = _scales(size, exchange, parts)
     return reduction.total(exchange, scales, exchange.world_size, exchange.device)
+
+
+def _masked(size: int, exchange: Exchange, parts: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    reduction, scales = _scales(size, exchange, parts)
+    hide = unmasked if available() else Masks(meet(exchange, range(exchange.world_size))).hide
+    return reduction.total(exchange, scales, exchange.world_size, exchange.device, hide)

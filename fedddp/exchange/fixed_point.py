@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedddp.core import kernels
 from fedddp.exchange.group import Transport
+from fedddp.exchange.masks import Hide, unmasked
 from fedddp.exchange.spill import Numbers
 
 CHUNK = 1 << 18  # numbers that a processor converts at a time
@@ -92,13 +93,22 @@ def cut(segments: Sequence[Segment | Table], size: int) -> list[Piece]:
     return pieces
 
 
-def all_reduce(transport: Transport, segments: Sequence[Segment | Table]) -> None:
-    """Add up over ranks, in pieces: while some are on their way, a later one is encoded or an earlier one decoded."""
+def all_reduce(transport: Transport, segments: Sequence[Segment | Table], hide: Hide = unmasked) -> None:
+    """Add up over ranks, in pieces: while some are on their way, a later one is encoded or an earlier one decoded.
+
+    `hide` is done to a piece's words before any other rank can see them; its order is that of the pieces.
+    """
     slots, size = transport.source.shape
     moving: deque[Callable[[], None]] = deque()
 
     def send(piece: Piece, slot: int) -> Callable[[], None]:
-        piece.encode(transport.source[slot])
+        if hide is unmasked:
+            piece.encode(transport.source[slot])
+        else:  # the transport's memory may be seen by others
+            own = torch.empty_like(transport.source[slot, : piece.words])
+            piece.encode(own)
+            hide(own)
+            transport.source[slot, : piece.words] = own
         arrive = transport.start(slot, piece.words)
 
         def finish() -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedddp.exchange.fixed_point import Segment, Table, all_reduce
 from fedddp.exchange.group import Exchange
+from fedddp.exchange.masks import Hide, unmasked
 from fedddp.exchange.messages import Gather, Mean, Message, Sum, Totals
 from fedddp.exchange.spill import Numbers, Spill
 
@@ -146,14 +147,21 @@ class Reduction:
         return sum(fld.words(self.slots) for fld in self.fields)
 
     def total(
-        self, exchange: Exchange, exponents: Sequence[int], cohorts: int, device: torch.device
+        self,
+        exchange: Exchange,
+        exponents: Sequence[int],
+        cohorts: int,
+        device: torch.device,
+        hide: Hide = unmasked,
     ) -> dict[str, Tensor]:
         """The totals over all ranks, in the fields' own shapes and dtypes."""
         sums = [fld for fld in self.fields if fld.kind != "gather"]
         totals = {fld.name: torch.empty(fld.shape, dtype=fld.torch_dtype, device=device) for fld in sums}
         tables = self._tables(device)
         all_reduce(
-            exchange.transport(self.words, device), [*self._segments(exponents, cohorts, totals), *tables.values()]
+            exchange.transport(self.words, device),
+            [*self._segments(exponents, cohorts, totals), *tables.values()],
+            hide,
         )
         totals |= {fld.name: _from_words(table.words, fld) for fld, table in tables.items()}
         return {fld.name: totals[fld.name] for fld in self.fields}

@@ -10,7 +10,7 @@ adds the base again before the server's step. The residual is client memory like
 results.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -20,8 +20,10 @@ from torch import Tensor
 from fedddp.clients.cohort import Cohort
 from fedddp.core.check import check
 from fedddp.core.task import Task
+from fedddp.exchange.masks import available
 from fedddp.exchange.messages import Mean, Message, Totals
 from fedddp.rounds.method import Method
+from fedddp.rounds.secrecy import KINDS as SECURE
 from fedddp.rounds.solver import Nothing
 
 KINDS = ("none", "bf16", "top")
@@ -31,9 +33,22 @@ KINDS = ("none", "bf16", "top")
 class ExchangeSettings:
     compress: str = "none"  # what clients send: none, bf16, or top (the largest entries, with error feedback)
     keep: float = 0.01  # share of the entries that top sends
+    secure: str = "none"  # sums that hide their parts: none, rank (of a rank's clients) or client
+    range: dict[str, float] = field(default_factory=dict)  # public grids: the largest number of a field; all: of others
+    gathered: list[str] = field(default_factory=list)  # fields that may be gathered in spite of secure
 
     def __post_init__(self) -> None:
         check("exchange.compress", self.compress, self.compress in KINDS, " or ".join(KINDS))
+        check("exchange.secure", self.secure, self.secure in SECURE, " or ".join(SECURE))
+        for name, bound in self.range.items():
+            check(f"exchange.range.{name}", bound, bound > 0, "above 0")
+        if self.secure != "none" and (missing := available()):
+            raise ValueError(f"exchange.secure={self.secure}: {missing}")
+        if self.secure != "none" and not self.range:
+            raise ValueError(
+                f"exchange.secure={self.secure}: needs public grids; write exchange.range.all=... (the largest number "
+                "that a client may send), or one for each field"
+            )
         check("exchange.keep", self.keep, 0 < self.keep <= 1, "in (0, 1]")
 
 

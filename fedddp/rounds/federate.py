@@ -17,18 +17,19 @@ from fedddp.core import registry, tree
 from fedddp.core.task import Task
 from fedddp.core.trace import told, whole
 from fedddp.exchange.group import Exchange, RankLost
-from fedddp.exchange.messages import Gather, Message, Totals
+from fedddp.exchange.messages import Message, Totals
+from fedddp.exchange.ranges import NotPublic
 from fedddp.exchange.reduce import Reduction
 from fedddp.exchange.spill import Spill
 from fedddp.rounds import plan as planning
 from fedddp.rounds.cost import Timed
 from fedddp.rounds.method import Method, Phase
 from fedddp.rounds.plan import Assignment, Plan
+from fedddp.rounds.secrecy import STATS, SUMMED, Secrecy
 from fedddp.rounds.solver import Solver
 from fedddp.rounds.store import ClientStore
 
 HEAD = 8  # numbers before the exponents in what ranks agree on
-STATS = "engine/stats"  # gathered from every client: took part, loss, norm of its message, seconds of its cohort
 PARTS = ("plan", "local", "exchange", "server")
 
 
@@ -70,6 +71,7 @@ class Report:
     losses: Tensor | None = None  # [active] mean training loss, NaN for a client left out
     norms: Tensor | None = None  # [active] norm of what the client sent
     train_loss: float = float("nan")
+    clipped: int | None = None  # numbers that were outside the public ranges, if there are any
     metrics: dict[str, float] = field(default_factory=dict)  # the method's own
     left_out: dict[int, str] = field(default_factory=dict)  # of this rank's clients: why
     checkpoint: bool = False  # some rank wishes for a checkpoint after this round
@@ -95,6 +97,7 @@ class Federation:
     participation: float = 1.0
     skip_bad: bool = False  # leave a failing client out instead of stopping
     clock: Callable[[], float] = time.perf_counter  # of the cohorts, by which ranks are balanced
+    secrecy: Secrecy = field(default_factory=Secrecy)  # what the exchange may tell
     waits: str = "device"  # where sums over cohorts wait for the exchange: device, host or file
 
     def round(
@@ -133,7 +136,8 @@ class Federation:
     def _learn(self, report: Report) -> None:
         """What the cohorts cost, for the next rounds' placement; and which ranks had to wait."""
         assert report.clients is not None
-        assert report.took is not None
+        if report.took is None:  # only sums were told
+            return
         took = dict(zip(report.clients.tolist(), report.took.tolist(), strict=True))
         timed = [Timed(c.work, c.rank, max(took[client] for client in c.ids)) for c in report.cohorts]
         self.plan.cost.learn(timed, self.plan.ranks)
@@ -155,17 +159,22 @@ class Federation:
                 for assigned in report.cohorts:
                     if assigned.rank == self.exchange.rank:
                         self._compute(phase, server, assigned, reduction, report)
-                exponents = reduction.exponents()
-            except (ClientFailed, FloatingPointError) as error:
+                exponents = self.secrecy.exponents(reduction)
+            except (ClientFailed, FloatingPointError, NotPublic) as error:
                 failure, exponents = error, Reduction(0).exponents()
         with report.timed("exchange"):
             agreed = self._agree(reduction, failure, exponents, wishes(), report)
             report.checkpoint, report.stop = bool(agreed[4]), bool(agreed[5])
-            scales = agreed[HEAD:]
-            total = reduction.total(self.exchange, scales, len(report.cohorts), self.task.device)
+            scales = self.secrecy.scales(reduction, agreed[HEAD:])
+            hide = self.secrecy.hide(self.exchange, report.cohorts)
+            count = self.secrecy.contributions(report.cohorts)
+            total = reduction.total(self.exchange, scales, count, self.task.device, hide)
             report.bytes += 8 * (reduction.words + len(agreed))
-        _note(total.pop(STATS), report, self.task)
-        plain = sum(fld.bytes for fld in reduction.fields if fld.name != STATS)
+        if self.secrecy.hides:
+            _note_sums(total.pop(SUMMED), report)
+        else:
+            _note(total.pop(STATS), report, self.task)
+        plain = sum(fld.bytes for fld in reduction.fields if fld.name not in (STATS, SUMMED))
         report.bytes_up += self.method.bytes_up(plain, server, total)
         report.bytes_down += _bytes(phase.broadcast)
         return total
@@ -232,7 +241,8 @@ class Federation:
         seconds = torch.full_like(norms, self.clock() - start)
         loss, steps = cohort.seen()
         stats = torch.stack([torch.ones_like(norms), loss / steps, norms, seconds], dim=1)
-        reduction.add({**message, STATS: Gather(stats)}, torch.searchsorted(report.clients, keys), good)
+        examples = self.task.num_examples[keys].to(stats)
+        self.secrecy.add(reduction, message, stats, examples, torch.searchsorted(report.clients, keys), good)
 
     def _attempt(
         self, phase: Phase, server: Any, ids: tuple[int, ...], report: Report
@@ -317,6 +327,15 @@ def _row_norms(message: Message) -> Tensor:
     """[C] norm over all float fields of each client's message; not finite if an entry is not."""
     values = [e.value.reshape(len(e.value), -1) for e in message.values() if e.value.is_floating_point()]
     return torch.stack([torch.linalg.vector_norm(v, dim=1).double() for v in values]).norm(dim=0)
+
+
+def _note_sums(sums: Tensor, report: Report) -> None:
+    """The same of all clients together."""
+    present, examples, loss, clipped = sums.tolist()
+    report.skipped = report.active - round(present)
+    report.clipped = (report.clipped or 0) + round(clipped)
+    if examples > 0:
+        report.train_loss = loss / examples
 
 
 def _note(stats: Tensor, report: Report, task: Task) -> None:

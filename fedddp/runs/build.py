@@ -26,6 +26,7 @@ from fedddp.rounds.federate import Federation
 from fedddp.rounds.fit_cache import Cached
 from fedddp.rounds.iterative import Descent
 from fedddp.rounds.plan import Plan, default_width
+from fedddp.rounds.secrecy import Secrecy, public_ranges
 from fedddp.rounds.solver import PointSolver, Solver
 from fedddp.rounds.store import ClientStore
 from fedddp.runs.config import Config
@@ -101,9 +102,16 @@ def make_federation(config: Config, task: Task, exchange: Exchange, measured: Se
         oracle=make_oracle(config, task),
         seed=config.seed_of("federation"),
         participation=config.federation.participation,
+        secrecy=make_secrecy(config, task, plan),
         skip_bad=config.federation.on_bad_client == "skip",
         waits=config.federation.rows,
     )
+
+
+def make_secrecy(config: Config, task: Task, plan: Plan) -> Secrecy:
+    settings = config.exchange
+    ranges = public_ranges(settings.secure, settings.range, settings.gathered, task, plan.width)
+    return Secrecy(settings.secure, ranges)
 
 
 def place_data(config: Config, task: Task, ids: Tensor) -> Task:

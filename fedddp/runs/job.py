@@ -379,16 +379,23 @@ def _record(finished: int, report: Report, metrics: dict[str, float], seconds: f
         "train_loss": None if isnan(report.train_loss) else report.train_loss,
         "seconds": seconds,
         **{f"seconds_{part}": value for part, value in report.seconds.items()},
-        "seconds_idle": report.idle,
-        "seconds_idle_mean": sum(report.idle) / len(report.idle),
-        "seconds_idle_max": max(report.idle),
+        **_idle(report.idle),
         "bytes": report.bytes,
         "bytes_up": report.bytes_up,
         "bytes_down": report.bytes_down,
         "active": report.active,
         "skipped": report.skipped,
+        **({} if report.clipped is None else {"clipped": report.clipped}),
         **report.metrics,
     }
+
+
+def _idle(seconds: list[float]) -> dict[str, Any]:
+    """How long ranks waited for the slowest; unknown where only sums are told."""
+    if not seconds:
+        return {}
+    mean = sum(seconds) / len(seconds)
+    return {"seconds_idle": seconds, "seconds_idle_mean": mean, "seconds_idle_max": max(seconds)}
 
 
 def _root(source: Source) -> str:

@@ -1,0 +1,77 @@
+"""Sums that hide their parts have the bits of plain ones, on any number of ranks, and after a stop."""
+
+from pathlib import Path
+
+import pytest
+
+from fedddp.exchange import masks
+from fedddp.runs import config as configuration
+from fedddp.runs.records import read_metrics
+from tests.small import METHODS, MODELS, fresh, run, settings
+
+pytestmark = pytest.mark.skipif(bool(masks.available()), reason=f"exchange.secure {masks.available()}")
+GATHER = {"fedbens", "fedlap_func", "fednl", "ot_fusion", "dense"}
+SUMS = [method for method in METHODS if method not in GATHER]
+RANGE = ["exchange.range.all=1000000", "evaluation.every=1"]
+
+
+def load(method, *more):
+    return configuration.load(None, settings(method, *MODELS["mlp"], *RANGE, *more))
+
+
+@pytest.mark.parametrize("method", SUMS)
+def test_the_bits_of_the_plain_sum_on_any_number_of_ranks(worlds, tmp_path, method):
+    plain = worlds(1).run(run, load(method), fresh(tmp_path, "plain"))[0]["checksum"]
+    secure = load(method, "exchange.secure=rank")
+    for ranks in (1, 3):
+        assert worlds(ranks).run(run, secure, fresh(tmp_path, f"{ranks}"))[0]["checksum"] == plain
+    (record, *_) = read_metrics(Path(tmp_path) / "3" / "metrics.jsonl")
+    assert record["clipped"] == 0
+    assert "seconds_idle" not in record
+
+
+@pytest.mark.parametrize("method", ["fedavg", "bayes_admm", "scaffold"])
+def test_clients_behind_masks_of_their_own(worlds, tmp_path, method):
+    config = load(method, "exchange.secure=client", "federation.participation=0.6")
+    sums = {ranks: worlds(ranks).run(run, config, fresh(tmp_path, f"{ranks}"))[0]["checksum"] for ranks in (1, 2, 4)}
+    assert len(set(sums.values())) == 1, sums
+
+
+def test_a_stopped_run_goes_on_behind_new_masks(worlds, tmp_path):
+    config = load("bayes_admm", "exchange.secure=rank", "checkpoint.every=1")
+    whole = worlds(1).run(run, config, fresh(tmp_path, "whole"))[0]["checksum"]
+    folder = fresh(tmp_path, "parts")
+    assert worlds(3).run(run, config, folder, False, 2) == [None] * 3
+    assert worlds(2).run(run, config, folder, True)[0]["checksum"] == whole
+
+
+def test_the_training_loss_is_that_of_the_plain_run(exchange, tmp_path):
+    for name, more in {"plain": [], "secure": ["exchange.secure=rank"]}.items():
+        run(load("fedavg", *more), fresh(tmp_path, name))
+    plain, secure = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("plain", "secure"))
+    assert [r["train_loss"] for r in secure] == pytest.approx([r["train_loss"] for r in plain], rel=1e-6)
+
+
+@pytest.mark.parametrize("method", sorted(GATHER))
+def test_a_method_that_gathers_rows_says_so(exchange, tmp_path, method):
+    with pytest.raises(RuntimeError, match=r"gathers \w+ .* exchange.gathered="):
+        run(load(method, "exchange.secure=rank"), fresh(tmp_path, method))
+
+
+def test_numbers_beyond_the_range_are_clipped_and_counted(exchange, tmp_path):
+    words = settings("fedavg", *MODELS["mlp"], "exchange.range.all=0.01", "exchange.secure=rank")
+    run(words, fresh(tmp_path, "small"))
+    assert all(record["clipped"] > 0 for record in read_metrics(tmp_path / "small" / "metrics.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["exchange.secure=rank"], "needs public grids"),
+        (["exchange.secure=ranks", "exchange.range.all=1"], "exchange.secure=ranks: must be none or rank or client"),
+        (["exchange.range.theta=-1"], "exchange.range.theta=-1.0: must be above 0"),
+    ],
+)
+def test_bad_settings_name_the_remedy(words, said):
+    with pytest.raises(ValueError, match=said):
+        configuration.load(None, words)
