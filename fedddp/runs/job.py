@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from math import isnan
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -35,7 +34,7 @@ from fedddp.runs.evaluate import Evaluator, other_data
 from fedddp.runs.histograms import histograms
 from fedddp.runs.posterior import export
 from fedddp.runs.rank import speaks
-from fedddp.runs.records import Recorder
+from fedddp.runs.records import Recorder, round_record
 
 DIVERGING = 50.0  # nats an example: no model that learns is as wrong
 MOST_DRAWN = 1000  # clients in a picture of the split
@@ -154,7 +153,7 @@ class Job:
             if finished % self.config.federation.check_every == 0 or finished == rounds:
                 federation.check_equal(server, finished)
             if recorder is not None:
-                record = _record(finished, report, metrics, time.perf_counter() - start)
+                record = round_record(finished, report, metrics, time.perf_counter() - start)
                 every = self.config.evaluation.histograms
                 wanted = bool(every) and (finished % every == 0 or finished in (1, rounds))
                 recorder.round(record, self._histograms(federation, report, server) if wanted else {})
@@ -370,32 +369,6 @@ class Pace:
         start = time.perf_counter()
         yield
         self.cost, self.worked = time.perf_counter() - start, 0.0
-
-
-def _record(finished: int, report: Report, metrics: dict[str, float], seconds: float) -> dict[str, Any]:
-    return {
-        "round": finished,
-        **metrics,
-        "train_loss": None if isnan(report.train_loss) else report.train_loss,
-        "seconds": seconds,
-        **{f"seconds_{part}": value for part, value in report.seconds.items()},
-        **_idle(report.idle),
-        "bytes": report.bytes,
-        "bytes_up": report.bytes_up,
-        "bytes_down": report.bytes_down,
-        "active": report.active,
-        "skipped": report.skipped,
-        **({} if report.clipped is None else {"clipped": report.clipped}),
-        **report.metrics,
-    }
-
-
-def _idle(seconds: list[float]) -> dict[str, Any]:
-    """How long ranks waited for the slowest; unknown where only sums are told."""
-    if not seconds:
-        return {}
-    mean = sum(seconds) / len(seconds)
-    return {"seconds_idle": seconds, "seconds_idle_mean": mean, "seconds_idle_max": max(seconds)}
 
 
 def _root(source: Source) -> str:

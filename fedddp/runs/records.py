@@ -6,6 +6,7 @@ there once. An error of the disk ends the run with the name of the file.
 
 import struct
 import sys
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedddp.core.files import Appended, write_record
+from fedddp.rounds.federate import Report
 from fedddp.runs.metrics import cut_metrics, line, read_metrics
 
 __all__ = ["Recorder", "cut_metrics", "last_three", "read_metrics"]
@@ -138,3 +140,30 @@ def last_three(records: list[dict[str, Any]], names: tuple[str, ...]) -> dict[st
         for name in names
         if evaluated and all(r.get(name) is not None for r in evaluated)
     }
+
+
+def round_record(finished: int, report: Report, metrics: dict[str, float], seconds: float) -> dict[str, Any]:
+    """A line of metrics.jsonl."""
+    return {
+        "round": finished,
+        **metrics,
+        "train_loss": None if isnan(report.train_loss) else report.train_loss,
+        "seconds": seconds,
+        **{f"seconds_{part}": value for part, value in report.seconds.items()},
+        **_idle(report.idle),
+        "bytes": report.bytes,
+        "bytes_up": report.bytes_up,
+        "bytes_down": report.bytes_down,
+        "active": report.active,
+        "skipped": report.skipped,
+        **({} if report.clipped is None else {"clipped": report.clipped}),
+        **report.metrics,
+    }
+
+
+def _idle(seconds: list[float]) -> dict[str, Any]:
+    """How long ranks waited for the slowest; unknown where only sums are told."""
+    if not seconds:
+        return {}
+    mean = sum(seconds) / len(seconds)
+    return {"seconds_idle": seconds, "seconds_idle_mean": mean, "seconds_idle_max": max(seconds)}
