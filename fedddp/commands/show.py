@@ -2,8 +2,12 @@
 
 import argparse
 import json
+from typing import TYPE_CHECKING
 
 from fedddp.commands import experiment
+
+if TYPE_CHECKING:
+    from fedddp.runs.config import Config
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -21,4 +25,19 @@ def call(arguments: argparse.Namespace) -> int:
     for left, source in rows:
         print(f"{left:<{width}}  # {source}")
     print(f"config_hash: {config.hash}")
+    print(f"memory of a GPU: {_memory(config)}")
     return 0
+
+
+def _memory(config: "Config") -> str:
+    """How much of it the run takes at most, all clients on one rank; the data must be there to tell."""
+    import torch
+
+    from fedddp.runs.build import make_task
+    from fedddp.runs.footprint import footprint
+
+    try:
+        task = make_task(config, torch.device("cpu"))
+        return f"at most {footprint(config, task, 1, config['data.place']).line()}; fewer with more ranks"
+    except (ValueError, OSError) as error:
+        return f"not known: {error}"

@@ -2,7 +2,8 @@
 
 import difflib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 LONGEST = 80  # letters of a value that an error shows
 MANY = 320  # letters of a list of choices
@@ -53,9 +54,38 @@ def closest(name: object, known: Iterable[str]) -> str:
 
 def fits_memory(what: str, size: int, remedy: str) -> None:
     """A refusal of what is larger than the whole machine, where an attempt would end in a kill without a word."""
-    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    most, where = memory()
     if size > most:
-        raise ValueError(f"{what}: {size / 2**30:,.0f} GB of memory, this machine has {most / 2**30:,.0f}; {remedy}")
+        raise ValueError(f"{what}: {size / 2**30:,.0f} GB of memory, {where} has {most / 2**30:,.1f}; {remedy}")
+
+
+def memory(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> tuple[int, str]:
+    """Bytes that this process can have at most, and whose they are: a container may have fewer than its machine."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limits = [limit for folder in _groups(groups, root) for limit in _limits(folder)]
+    least = min(limits, default=machine)
+    return (least, "this container") if least < machine else (machine, "this machine")
+
+
+def _groups(groups: Path, root: Path) -> Iterator[Path]:
+    """Folders of the control groups that this process is in, and of those around them."""
+    lines = groups.read_text().splitlines() if groups.is_file() else []
+    for line in lines:
+        _, kinds, path = line.split(":", 2)
+        if kinds == "" or "memory" in kinds.split(","):
+            top = root / "memory" if kinds else root
+            inner = top / path.lstrip("/")
+            yield from (folder for folder in (inner, *inner.parents) if folder == top or top in folder.parents)
+
+
+def _limits(folder: Path) -> Iterator[int]:
+    for name in ("memory.max", "memory.limit_in_bytes"):  # the second and the first version of control groups
+        try:
+            text = (folder / name).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():  # or "max"
+            yield int(text)
 
 
 def _text(value: object) -> str:

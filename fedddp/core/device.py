@@ -12,18 +12,28 @@ import torch
 from torch import Tensor
 
 
-def own_device(deterministic: bool) -> torch.device:
-    """The GPU of this rank, where there is one."""
+def own_device(deterministic: bool, tf32: bool = False) -> torch.device:
+    """The GPU of this rank, where there is one; several ranks may share it.
+
+    Products are in float32 unless TF32 is asked for: torch's convolutions would take it without a word.
+    """
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     torch.cuda.set_device(device)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     return device
+
+
+def sharing() -> int:
+    """Ranks of this machine for each of its GPUs: more than one where there are more ranks than GPUs."""
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return -(-here // max(torch.cuda.device_count(), 1)) if torch.cuda.is_available() else 1
 
 
 def to_host(named: Mapping[str, Tensor]) -> dict[str, Tensor]:

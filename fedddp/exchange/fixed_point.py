@@ -46,7 +46,8 @@ class Segment:
     def decode(self, flat: Tensor, at: int, low: int, high: int) -> None:
         """The total's numbers [low:high] <- flat, from word `at` on."""
         for words, numbers in _chunks(flat, at, low, high):
-            _from_grid(flat[words], self.bits, self.weight, self.total[numbers])
+            there = flat[words].to(self.total.device, non_blocking=True)
+            _from_grid(there, self.bits, self.weight, self.total[numbers])
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
+from fedddp.core.device import sharing
 from fedddp.exchange.meeting import Meeting
 from fedddp.exchange.shared_memory import Across, Shared, open_shared
 from fedddp.exchange.watch import Absent, Found, Watch, limit, told
@@ -41,6 +42,7 @@ class Exchange:
         self.device, self.timeout = device or torch.device("cpu"), timeout
         self.shares = self.world_size > 1 and shares
         self.ours = False
+        self.through_host = False  # sums of a device's tensors, too: where ranks share a GPU, which nccl refuses
         self.watch: Watch | None = None
         self._shared: Shared | None = None
         self._sockets: dict[torch.device, Sockets] = {}
@@ -69,7 +71,18 @@ class Exchange:
             watch = Meeting(rank, ranks, timeout, asked).hold(f"fedddp/{cls.opened}", begin)
         made = cls(device, timeout=timeout)
         made.ours, made.watch = True, watch
+        if device.type == "cuda":
+            made.share_devices(sharing())
         return made
+
+    def share_devices(self, ranks: int) -> None:
+        """`ranks` of this machine are on each of its GPUs; if that is more than one anywhere, all go through the host.
+
+        nccl opens its connections with its first sum, so until then nothing of it is there.
+        """
+        own, self.device = self.device, torch.device("cpu")
+        self.through_host = self.agree([ranks])[0] > 1
+        self.device = self.device if self.through_host else own
 
     def close(self) -> None:
         """Leave a world that we joined; one that was there before us stays."""
@@ -111,6 +124,7 @@ class Exchange:
 
     def transport(self, words: int, device: torch.device) -> "Transport":
         """The way for a sum of so many int64: all ranks ask for the same. It is kept, since new memory is slow."""
+        device = self.device if self.through_host else device
         if self.shares and device.type == "cpu":
             self._shared = self._shared or open_shared(self, PIECE)
             self.shares = self._shared is not None

@@ -85,12 +85,17 @@ def _build(config: Config, shape: tuple[int, ...], outputs: int) -> nn.Module:
         raise ValueError(f"{name}: cannot be built for inputs {list(shape)}: {first_line(error)}") from error
 
 
-def make_federation(config: Config, task: Task, exchange: Exchange, measured: Sequence[float] = ()) -> Federation:
-    """`measured`: the constants of cost that an earlier part of the run found; homes are balanced by them."""
+def make_federation(
+    config: Config, task: Task, exchange: Exchange, measured: Sequence[float] = (), place: str = ""
+) -> Federation:
+    """`measured`: the constants of cost that an earlier part of the run found; homes are balanced by them.
+
+    `place`: where a device finds its examples, if not as configured.
+    """
     refuse_outputs(task, config.title("model"))
     plan = make_plan(config, task, exchange.world_size, measured)
     ids = plan.at_home(exchange.rank)
-    task = place_data(config, task, ids)
+    task = place_data(task, ids, place or config["data.place"])
     method = compressed(config.method, config.exchange, config.title("method"))
     return Federation(
         task=task,
@@ -114,10 +119,10 @@ def make_secrecy(config: Config, task: Task, plan: Plan) -> Secrecy:
     return Secrecy(settings.secure, ranges)
 
 
-def place_data(config: Config, task: Task, ids: Tensor) -> Task:
-    """With the examples of the clients `ids` where data.place says."""
+def place_data(task: Task, ids: Tensor, place: str) -> Task:
+    """With the examples of the clients `ids` on the device, or on the host."""
     index = torch.cat([task.shards.of_client(client) for client in ids.tolist()] or [torch.zeros(0, dtype=torch.long)])
-    return replace(task, data=task.data.placed(index, task.device, config["data.place"]))
+    return replace(task, data=task.data.placed(index, task.device, place))
 
 
 def make_local(config: Config) -> Solver:

@@ -136,10 +136,10 @@ def reliability(task: Task, exchange: Exchange, models: Models) -> dict[str, lis
 
 def _tally(task: Task, exchange: Exchange, models: Models, examples: Examples) -> dict[str, Tensor]:
     chunks = _chunks(task, examples)
-    empty = task.objective.tally(*_predict(task, models, examples, slice(0, 0)))
+    empty = task.objective.tally(*predict(task, models, examples, slice(0, 0)))
     parts: list[Message] = [{name: Sum(value.unsqueeze(0)) for name, value in empty.items()}]
     for chunk in chunks[exchange.rank :: exchange.world_size]:
-        tally = task.objective.tally(*_predict(task, models, examples, chunk))
+        tally = task.objective.tally(*predict(task, models, examples, chunk))
         parts.append({name: Sum(value.unsqueeze(0)) for name, value in tally.items()})
     return add_up(exchange, parts, len(chunks), task.device)
 
@@ -151,7 +151,7 @@ def entropies(task: Task, exchange: Exchange, models: Models, examples: Examples
     reduction.fields = [Field("entropy", "gather", (size,), "float64")]  # known even to a rank without a chunk
     for number in range(exchange.rank, len(chunks), exchange.world_size):
         row = torch.full((1, size), torch.nan, dtype=torch.float64)
-        found = entropy(_predict(task, models, examples, chunks[number])[0])
+        found = entropy(predict(task, models, examples, chunks[number])[0])
         row[0, : len(found)] = found
         reduction.add({"entropy": Gather(row)}, torch.tensor([number]))
     scales = exchange.agree(reduction.exponents())
@@ -167,12 +167,12 @@ def evaluate_clients(
     chunks = _chunks(task, examples)
     for theta in models:
         own = theta[None].to(task.device)
-        tallies = [task.objective.tally(*_predict(task, own, examples, c)) for c in chunks]
+        tallies = [task.objective.tally(*predict(task, own, examples, c)) for c in chunks]
         metrics = task.objective.metrics({n: sum(t[n] for t in tallies) for n in tallies[0]})  # type: ignore[misc]
         names = list(metrics)
         parts.append({"metrics": Mean(torch.tensor([list(metrics.values())], dtype=torch.float64))})
     if not parts:  # a rank without clients weighs nothing
-        empty = task.objective.metrics(task.objective.tally(*_predict(task, task.initial[None], examples, slice(0, 1))))
+        empty = task.objective.metrics(task.objective.tally(*predict(task, task.initial[None], examples, slice(0, 1))))
         names = list(empty)
         parts.append({"metrics": Mean(torch.zeros(1, len(names), dtype=torch.float64), weight=0.0)})
     total = add_up(exchange, parts, task.num_clients, torch.device("cpu"))
@@ -217,7 +217,7 @@ def _bytes(task: Task, one: Tensor) -> int:
             handle.remove()
 
 
-def _predict(task: Task, models: Models, examples: Examples, chunk: slice) -> tuple[Tensor, Tensor]:
+def predict(task: Task, models: Models, examples: Examples, chunk: slice) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
         outputs = (task.outputs(theta, examples.inputs[chunk]) for theta in models)
         probabilities = sum(task.objective.probabilities(output) for output in outputs) / len(models)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedddp.core import files, rng, tree
 from fedddp.core.data import Source
+from fedddp.core.device import sharing
 from fedddp.core.files import damaged
 from fedddp.core.task import Task
 from fedddp.core.trace import whole
@@ -25,7 +26,7 @@ from fedddp.rounds import checkpoint
 from fedddp.rounds.federate import Failed, Federation, Report, checksum
 from fedddp.rounds.solver import Nothing
 from fedddp.rounds.store import ClientStore
-from fedddp.runs import lock, summary
+from fedddp.runs import footprint, lock, summary
 from fedddp.runs.build import make_federation, make_task, measure_width
 from fedddp.runs.claim import claim, origin, write_config
 from fedddp.runs.clients import clients, split
@@ -106,11 +107,15 @@ class Job:
         self.last = self._newest()
         told = self._told(self.last)
         self._settle_width(task, told.get("width", 0))
-        federation = make_federation(self.config, task, self.exchange, told.get("cost", ()))
+        place = footprint.place(self.config, self.device, self.exchange.world_size, sharing())
+        federation = make_federation(self.config, task, self.exchange, told.get("cost", ()), place)
         ood = other_data(self.config.evaluation.ood, task, _root(self.config.data))
         evaluator = Evaluator(federation, self.config.evaluation.samples, ood)
         server, done = self._restore(federation, self.last, told)
         recorder = self._open(task, done) if self.exchange.rank == 0 else None
+        settings = self.config.federation
+        if settings.precision != settings.dtype:
+            self._say(recorder, f"precision: {settings.precision}; results differ from those of {settings.dtype} alone")
         if done:
             self._say(recorder, f"{self.folder}: goes on after round {done} of {task.rounds}")
         try:
@@ -336,6 +341,7 @@ class Job:
             "clients": federation.task.num_clients,
             "parameters": federation.task.layout.numel,
             "cohort_width": federation.plan.width,
+            "precision": self.config.federation.precision,
             "checksum": result,
             "config_hash": self.config.hash,
             "split_hash": federation.task.shards.digest(),

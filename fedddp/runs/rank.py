@@ -35,8 +35,11 @@ def take_part(config: "Config", out: Path, resume: bool, quiet: bool = False) ->
     with stop.listening():
         torch.set_num_threads(config.federation.threads)
         keep_memory()
-        device = own_device(config.federation.deterministic)
+        device = own_device(config.federation.deterministic, config.federation.tf32)
         exchange = Exchange.connect(device, config.federation.timeout, lambda: stop.asked)
+        if exchange.through_host and exchange.rank == 0 and not quiet:
+            gpus = torch.cuda.device_count()
+            print(f"more ranks than GPUs ({gpus} here): sums go through the host, by gloo", file=sys.stderr, flush=True)
         try:
             summary = Job(config, out, exchange, device, quiet, stop).run(resume)
         except BaseException as error:

@@ -50,6 +50,7 @@ class FederationSettings:
     streams: str = "independent"  # or common, frozen: see fedddp/core/rng.py
     dtype: str = "float32"
     autocast: str = "none"  # or bf16: the products of local gradients in bfloat16; changes results
+    tf32: bool = False  # on a GPU: all products of float32 with 10 bits of mantissa instead of 23; changes results
     graphs: bool = False  # replay local gradients as CUDA graphs, where their shapes are static
     deterministic: bool = True  # on a GPU: only kernels whose bits are the same every time
     threads: int = 1  # per rank; other numbers may change bits
@@ -74,6 +75,8 @@ class FederationSettings:
         check(f"{name}.autocast", self.autocast, self.autocast in ("none", "bf16"), "none or bf16")
         half = self.autocast != "none"
         check(f"{name}.dtype", self.dtype, not half or self.dtype == "float32", "float32 with federation.autocast=bf16")
+        fine = not self.tf32 or self.dtype == "float32"
+        check(f"{name}.dtype", self.dtype, fine, "float32 with federation.tf32=true")
         check_count(f"{name}.threads", self.threads, most=4096)
         check(
             f"{name}.on_bad_client",
@@ -84,6 +87,12 @@ class FederationSettings:
         check(f"{name}.check_every", self.check_every, self.check_every >= 1, "at least 1")
         check(f"{name}.timeout", self.timeout, 0 < self.timeout <= YEAR, "above 0, and at most a year")
         check(f"{name}.rows", self.rows, self.rows in PLACES, " or ".join(PLACES))
+
+    @property
+    def precision(self) -> str:
+        """Of parameters and sums, and of the products between them."""
+        less = {"bf16 products in local gradients": self.autocast == "bf16", "tf32 products on a GPU": self.tf32}
+        return ", ".join([self.dtype, *(name for name, on in less.items() if on)])
 
 
 @dataclass

@@ -9,6 +9,8 @@ from fedddp.clients.oracle import Oracle
 from fedddp.core.objective import CrossEntropy
 from fedddp.core.params import Layout
 from fedddp.core.rng import stream
+from fedddp.runs import config as configuration
+from tests import forked
 from tests.small import MODELS, fresh, run, settings
 
 
@@ -37,3 +39,17 @@ def test_same_bits_on_any_number_of_ranks(worlds, tmp_path, model):
 def test_double_precision_refuses():
     with pytest.raises(ValueError, match="must be float32 with federation"):
         run(settings("fedavg", "federation.autocast=bf16", "federation.dtype=float64"), "unused")
+
+
+def test_less_precision_is_said_recorded_and_hashed(worlds, tmp_path):
+    plain, half, third = (
+        configuration.load(None, settings("fedavg", *MODELS["mlp"], "federation.rounds=1", *more))
+        for more in ([], ["federation.autocast=bf16"], ["federation.tf32=true"])
+    )
+    assert len({config.hash for config in (plain, half, third)}) == 3
+    assert third.federation.precision == "float32, tf32 products on a GPU"
+    (done,) = worlds(1).run(run, half, str(tmp_path / "half"))
+    assert done["precision"] == "float32, bf16 products in local gradients"
+    told = forked.fedddp("run", *settings("fedavg", "federation.rounds=1"), "federation.tf32=true", "--out", tmp_path)
+    assert "precision: float32, tf32 products on a GPU; results differ" in told.stdout + told.stderr
+    assert "precision:" not in forked.fedddp("run", *settings("fedavg"), "--out", tmp_path / "plain").stderr

@@ -3,12 +3,22 @@
 import json
 import subprocess
 import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from torch.utils import backend_registration
 
-from fedddp.core.device import own_device, to_host
+from fedddp.checks import pretend
+from fedddp.checks.ranks import apart
+from fedddp.core.device import own_device, sharing, to_host
+from fedddp.exchange.group import Exchange
+from fedddp.runs import config as configuration
+from tests import forked
+from tests.small import MODELS, run, settings
+
+CPU = torch.device("cpu")
 
 METHODS = ["fedavg", "bayes_admm", "mime", "fednl", "fedbens", "fedlap_func"]
 
@@ -35,3 +45,49 @@ def test_without_a_gpu_all_is_on_the_host():
     (copy,) = to_host({"value": value}).values()
     assert copy.data_ptr() == value.data_ptr()
     assert not copy.requires_grad
+
+
+def test_several_ranks_share_a_gpu(monkeypatch):
+    seen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", seen.append)
+    for rank in range(5):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        own_device(deterministic=False)
+    assert [device.index for device in seen] == [0, 1, 0, 1, 0]
+    for ranks, each in (("1", 1), ("2", 1), ("5", 3)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+        assert sharing() == each
+
+
+def test_tf32_is_as_asked_for_and_off_otherwise(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    flags = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [flag.allow_tf32 for flag in flags]
+    try:
+        for wanted in (True, False):
+            own_device(deterministic=False, tf32=wanted)
+            assert [flag.allow_tf32 for flag in flags] == [wanted, wanted]
+    finally:
+        for flag, value in zip(flags, before, strict=True):
+            flag.allow_tf32 = value
+
+
+def crowded(folder):
+    """Two ranks on one pretended device: sums go through the host's memory."""
+    exchange = Exchange.connect(CPU)
+    exchange.share_devices(2)
+    words = settings("bayes_admm", *MODELS["mlp"], "federation.rounds=2")
+    checksum = pretend.run(configuration.load(None, words), Path(folder) / "run", exchange, pretend.install())
+    return [checksum, exchange.through_host, exchange.transport(1, torch.device(pretend.NAME)).source.device.type]
+
+
+@pytest.mark.skipif(not pretend.possible(), reason="needs a newer torch")
+def test_more_ranks_than_devices_have_the_same_bits(worlds, tmp_path):
+    words = settings("bayes_admm", *MODELS["mlp"], "federation.rounds=2")
+    (alone,) = worlds(1).run(run, words, str(tmp_path / "alone"))
+    found = forked.call(apart, partial(crowded, str(tmp_path)), 2)
+    assert found == 2 * [[alone["checksum"], True, "cpu"]]
