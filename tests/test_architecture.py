@@ -40,7 +40,7 @@ ROOMS = (  # a room may import from itself and from those above it; rooms side b
     {"runs"},
     {"jobs"},
     {"reports"},
-    {"checks", "figures", "bench"},
+    {"checks", "figures", "bench", "reproduce"},
     {"api", "__init__"},
     {"commands"},
     {"cli", "__main__"},

@@ -24,6 +24,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="keep the best of these by the first metric on held-out data",
     )
     parser.add_argument("--target", type=float, metavar="ACCURACY", help="rounds until it is reached")
+    parser.add_argument("--window", type=_window, default=1, metavar="ROUNDS", help="... by a running mean of so many")
+    parser.add_argument("--every-run", action="store_true", help="... no number unless every run of a row reaches it")
+    parser.add_argument("--best-of-three", action="store_true", help="the best of three rounds, not their mean")
     parser.add_argument("--format", choices=FORMATS, help="default: by the name of --out, or table")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write here (html: report.html in the first DIR)")
 
@@ -32,8 +35,9 @@ def call(arguments: argparse.Namespace) -> int:
     from fedddp import reports
 
     kind, out = _where(arguments)
+    reading = reports.Reading(arguments.best_of_three, arguments.window, arguments.every_run)
     made = reports.make(
-        arguments.folders, arguments.by, arguments.at, arguments.metric, arguments.best_over, arguments.target
+        arguments.folders, arguments.by, arguments.at, arguments.metric, arguments.best_over, arguments.target, reading
     )
     title = ", ".join(folder.name or str(folder) for folder in arguments.folders)
     if out is None:
@@ -55,6 +59,12 @@ def _where(arguments: argparse.Namespace) -> tuple[str, Path | None]:
     suffix = out.suffix.lstrip(".") if out else ""
     kind = arguments.format or (suffix if suffix in FORMATS else "table")
     return kind, out or (arguments.folders[0] / "report.html" if kind == "html" else None)
+
+
+def _window(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be at least 1")
+    return int(text)
 
 
 def _words(text: str) -> list[str]:

@@ -22,7 +22,7 @@ from fedddp.local import von
 from fedddp.methods import bayes_admm, federated_admm
 from fedddp.runs.pictures import STYLE
 
-DELTA, RHO = 0.2, 1.0
+DELTA, RHO = 0.2, 0.2  # rho as published
 OUTLIER = (3.2, 3.4)
 
 

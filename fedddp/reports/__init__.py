@@ -12,12 +12,12 @@ from pathlib import Path
 
 from fedddp.reports import table as tables
 from fedddp.reports.frame import load
-from fedddp.reports.numbers import Number, last_three, more_is_better
+from fedddp.reports.numbers import MEANS, Number, Reading, last_three, more_is_better
 from fedddp.reports.rows import Row, best, group
 from fedddp.reports.runs import Record, read
 from fedddp.reports.table import Table
 
-__all__ = ["Report", "load", "make", "write", "written"]
+__all__ = ["Reading", "Report", "load", "make", "write", "written"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ def make(
     metrics: Sequence[str] = (),
     best_over: Sequence[str] = (),
     target: float | None = None,
+    reading: Reading = MEANS,
 ) -> Report:
     """All finished runs below the folders, in rows of equal settings, the best first; see `fedddp report --help`."""
     runs, notes = _finished(folders)
@@ -44,7 +45,7 @@ def make(
         runs, choices = best(runs, best_over, shown[0])
         notes += choices
     rows = sorted(group(runs, [*by, *best_over]), key=lambda row: _rank(row, shown[0]))
-    table = tables.build(rows, shown, sorted(at), target)
+    table = tables.build(rows, shown, sorted(at), target, reading)
     table.notes = notes + table.notes
     return Report(rows, shown, table)
 

@@ -31,11 +31,25 @@ class Number:
         return cls(float(there.mean()), float(there.std(ddof=1)) if len(there) > 1 else None, len(there), len(every))
 
 
-def last_three(run: Record, metric: str, at: int | None = None) -> float:
-    """The mean over rounds at - 2, at - 1 and at (the end, if not given); NaN if the run has not come so far."""
+@dataclass(frozen=True)
+class Reading:
+    """How numbers are read off runs, where a table's paper has a rule of its own."""
+
+    best_of_three: bool = False  # the best of the last three rounds instead of their mean
+    window: int = 1  # rounds whose running mean has to reach the target
+    every_run: bool = False  # no number of rounds to the target unless all runs of the row reach it
+
+
+MEANS = Reading()
+
+
+def last_three(run: Record, metric: str, at: int | None = None, best: bool = False) -> float:
+    """The mean (or the best) over rounds at - 2, at - 1 and at, the end if not given; NaN if the run is not so far."""
     rounds, values = run.series(metric)
     values = values[np.isin(rounds, averaged(run, metric, at))]
-    return float(values.mean()) if len(values) else float("nan")
+    if not len(values):
+        return float("nan")
+    return float(values.mean() if not best else values.max() if more_is_better(metric) else values.min())
 
 
 def averaged(run: Record, metric: str, at: int | None = None) -> list[int]:
@@ -58,9 +72,13 @@ def _end(run: Record) -> int:
     return int(run.column("round")[-1]) if len(run.values) else 0
 
 
-def rounds_to(run: Record, target: float, metric: str = "accuracy") -> float:
-    """The first round whose metric is as good as the target; NaN if none is."""
+def rounds_to(run: Record, target: float, metric: str = "accuracy", window: int = 1) -> float:
+    """The first round at which the mean of the last `window` evaluated ones is as good as the target; NaN if none."""
     rounds, values = run.series(metric)
+    if len(values) < window:
+        return float("nan")
+    if window > 1:
+        rounds, values = rounds[window - 1 :], np.convolve(values, np.full(window, 1 / window), "valid")
     good = values >= target if more_is_better(metric) else values <= target
     return float(rounds[good][0]) if good.any() else float("nan")
 

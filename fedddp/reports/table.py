@@ -7,7 +7,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from fedddp.reports.numbers import Number, averaged, last_three, meant, more_is_better, rounds_to, sent, total
+from fedddp.reports.numbers import (
+    MEANS,
+    Number,
+    Reading,
+    averaged,
+    last_three,
+    meant,
+    more_is_better,
+    rounds_to,
+    sent,
+    total,
+)
 from fedddp.reports.published import published
 from fedddp.reports.rows import Row
 from fedddp.reports.runs import Record
@@ -74,7 +85,9 @@ class Table:
         return out.getvalue().rstrip("\n")
 
 
-def build(rows: Sequence[Row], metrics: Sequence[str], at: Sequence[int], target: float | None) -> Table:
+def build(
+    rows: Sequence[Row], metrics: Sequence[str], at: Sequence[int], target: float | None, reading: Reading = MEANS
+) -> Table:
     """Label, seeds, the metrics at each asked round and at the end, rounds to the target, what it cost."""
     table = Table()
     for key in rows[0].label:
@@ -83,10 +96,13 @@ def build(rows: Sequence[Row], metrics: Sequence[str], at: Sequence[int], target
     table.add(Column("seeds", "{:.0f}".format), [len(row.runs) for row in rows])
     for metric in metrics:
         for point in _points(rows, at):
-            _add_metric(table, rows, metric, point)
+            _add_metric(table, rows, metric, point, reading.best_of_three)
     if target is not None:
         name = f"rounds to {target:g}"
-        table.add(Column(name, "{:.1f}".format, -1), [_of(row, lambda run: rounds_to(run, target)) for row in rows])
+        found = [_of(row, lambda run: rounds_to(run, target, window=reading.window)) for row in rows]
+        if reading.every_run:
+            found = [number if number and number.count == number.runs else None for number in found]
+        table.add(Column(name, "{:.1f}".format, -1), found)
     table.add(Column("rounds", "{:.0f}".format), [_of(row, lambda run: len(run.values)) for row in rows])
     for way in ("up", "down"):
         table.add(Column(f"bytes {way}", size), [_of(row, partial(sent, way=way)) for row in rows])
@@ -129,9 +145,9 @@ def size(count: float) -> str:
     return f"{count:.3g} TB"
 
 
-def _add_metric(table: Table, rows: Sequence[Row], metric: str, at: int | None) -> None:
+def _add_metric(table: Table, rows: Sequence[Row], metric: str, at: int | None, best: bool = False) -> None:
     name = metric if at is None else f"{metric}@{at}"
-    ours = [_of(row, lambda run: last_three(run, metric, at)) for row in rows]
+    ours = [_of(row, lambda run: last_three(run, metric, at, best)) for row in rows]
     table.add(Column(name, best=1 if more_is_better(metric) else -1), ours)
     table.notes += _others(rows, metric, at, name)
     theirs = [published(row, metric, at) for row in rows]

@@ -183,3 +183,20 @@ def test_a_mean_over_other_rounds_says_which(tmp_path):
     (note,) = reports.make([tmp_path], at=[25], metrics=["accuracy"]).table.notes
     assert note.startswith("accuracy@25 of fedavg: mean of rounds 15, 20, 25, not of 23, 24, 25")
     assert note.endswith("evaluation.at=[25] does")
+
+
+def test_a_papers_own_way_to_read_a_run(sweep):
+    """The best of three rounds; a target by a running mean; no number of rounds unless every run reaches it."""
+    series = {run: [r["accuracy"] for r in records(sweep / str(run))] for run in FAST}
+    found = by_label(reports.make([sweep], reading=reports.Reading(best_of_three=True)))["fedavg", 0.2]
+    assert found["accuracy"] == pytest.approx(mean(max(values[-3:]) for values in series.values()), rel=1e-12)
+    nll = [min(r["nll"] for r in records(sweep / str(run))[-3:]) for run in FAST]
+    assert found["nll"] == pytest.approx(mean(nll), rel=1e-12)
+    running = {run: [mean(values[i - 1 : i + 1]) for i in range(1, ROUNDS)] for run, values in series.items()}
+    target = min(max(values) for values in running.values())  # all reach it
+    first = [next(i for i, v in enumerate(values, 2) if v >= target - 1e-12) for values in running.values()]
+    made = reports.make([sweep], target=target - 1e-12, reading=reports.Reading(window=2, every_run=True))
+    assert by_label(made)["fedavg", 0.2][f"rounds to {target:g}"] == pytest.approx(mean(first))
+    only_some = sorted(max(a) for a in series.values())[1]
+    made = reports.make([sweep], target=only_some, reading=reports.Reading(every_run=True))
+    assert by_label(made)["fedavg", 0.2].get(f"rounds to {only_some:g}") is None

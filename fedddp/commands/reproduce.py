@@ -1,0 +1,73 @@
+"""make a table or figure of a paper anew, with its published numbers beside it"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedddp.reproduce.protocol import Protocol
+    from fedddp.reproduce.results import Results
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", help="of a table or figure; see --list")
+    parser.add_argument("--list", action="store_true", help="all of them, and how far each has come")
+    parser.add_argument("--out", type=Path, default=Path("runs/reproduce"), metavar="DIR", help="where the runs go")
+    parser.add_argument("--ranks", type=int, default=1, help="of one run (default: 1)")
+    parser.add_argument("--max-parallel", type=int, metavar="N", help="most runs at the same time")
+    parser.add_argument("--collect", action="store_true", help="start nothing: take the numbers of what is done")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="of all numbers (default: the project's own)")
+    parser.add_argument("--docs", type=Path, metavar="FILE", help="write the tables of this Markdown file anew")
+
+
+def call(arguments: argparse.Namespace) -> int:
+    from fedddp.reproduce import docs, protocol, results
+
+    found = results.read(arguments.results)
+    code = 0
+    if arguments.name and not arguments.list:
+        chosen = protocol.read(arguments.name)
+        code, found = _make(chosen, found, arguments)
+    elif not arguments.docs:
+        for name in protocol.names():
+            print(_line(protocol.read(name), found))
+    if arguments.docs:
+        docs.rewrite(arguments.docs, found)
+        print(arguments.docs)
+    return code
+
+
+def _make(chosen: "Protocol", found: "Results", arguments: argparse.Namespace) -> tuple[int, "Results"]:
+    """Run or draw what is missing, keep its numbers, and show the table with a page of its runs."""
+    from fedddp.reproduce import results, state, work
+
+    if chosen.open:
+        raise ValueError(f"reproduce {chosen.name}: {chosen.open}")
+    print(_line(chosen, found, work.count(chosen, arguments.out)), flush=True)
+    code = 0
+    if chosen.figure and not arguments.collect:
+        print(work.draw(chosen, arguments.out))
+    elif not arguments.collect:
+        code = work.run(chosen, arguments.out, arguments.ranks, arguments.max_parallel)
+    if chosen.columns or not arguments.collect:
+        found = work.collect(chosen, arguments.out, found)
+        results.write(found, arguments.results)
+    own = found.get(chosen.name, {})
+    if chosen.columns:
+        print("\n" + state.markdown(chosen, own))
+        print(work.page(chosen, arguments.out))
+    print(state.summary(chosen, own))
+    return code, found
+
+
+def _line(chosen: "Protocol", found: "Results", runs: dict[str, int] | None = None) -> str:
+    """Name, state, and how long what is left will take: by the runs that are there, or by the results' seeds."""
+    from fedddp.reproduce import state
+
+    own = found.get(chosen.name, {})
+    text = f"{chosen.name:<24} {state.summary(chosen, own)}"
+    if chosen.open:
+        return text
+    runs = state.left(chosen, own) if runs is None else runs
+    todo = f"{sum(runs.values())} runs left, " if chosen.columns else ""
+    return f"{text}\n{'':<24} {chosen.about}; {todo}about {chosen.long(runs)} on one core"

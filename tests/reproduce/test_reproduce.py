@@ -1,0 +1,117 @@
+"""Tables by name: what they are made of, how far they have come, and the docs that are written from their results."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedddp.cli import main
+from fedddp.core import registry
+from fedddp.reports.numbers import Number
+from fedddp.reproduce import docs, protocol, results, state
+from fedddp.reproduce.results import Result
+from fedddp.reproduce.state import Cell
+from fedddp.runs.config import experiments
+
+EVERY = protocol.names()
+SMALL = """about: 'two methods on digits'
+columns:
+  after 2: {experiment: digits, at: 2, set: {federation.rounds: 2}, published: {FedAvg: 0.1, FedProx: 0.999}}
+  NLL: {experiment: digits, metric: nll, set: {federation.rounds: 2}}
+rows:
+  FedAvg: {set: {method: fedavg}, minutes: 1}
+  FedProx: {set: {method: fedprox}, minutes: 1}
+seeds: [{seed: 1}, {seed: 2}]
+"""
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_table_is_made_of_what_is_there(name):
+    chosen = protocol.read(name)
+    assert bool(chosen.columns) + bool(chosen.figure) + bool(chosen.open) == 1
+    for column in chosen.columns.values():
+        assert column.experiment in experiments()
+        assert {*column.published, *column.deviation} <= {*chosen.rows}
+    for row in chosen.rows.values():
+        assert row.set["method"] in registry.names("method")
+        assert row.minutes > 0
+    if chosen.columns:
+        assert chosen.seeds
+        known = [state.cell(chosen, *place, {}).published for place in chosen.cells()]
+        assert sum(value is not None for value in known) > 0.7 * len(known)
+
+
+def test_every_number_has_its_command_seeds_and_date():
+    for table, rows in results.read().items():
+        chosen = protocol.read(table)
+        for row, cells in rows.items():
+            for column, result in cells.items():
+                assert result.command
+                assert result.seeds
+                assert len(result.date) == 10
+                assert bool(result.values) != (result.mean is not None)
+                assert len(result.values) in (0, len(result.seeds))
+                if chosen.columns:
+                    assert column in chosen.columns
+                    assert row in chosen.rows
+
+
+def test_the_docs_tables_are_those_of_the_results():
+    """fedddp reproduce --docs docs/results.md"""
+    text = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
+    assert "<!-- reproduce: list -->" in text
+    assert docs.filled(text, results.read()) == text
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "published", "metric", "said"),
+    [
+        (0.700, 0.02, 0.715, "accuracy", "met"),
+        (0.700, 0.01, 0.715, "accuracy", "short by 1.5"),
+        (0.700, None, 0.690, "accuracy", "above by 1.0"),
+        (0.7004, None, 0.700, "accuracy", "met"),
+        (0.60, 0.02, 0.50, "nll", "short by 0.10"),
+        (0.40, 0.02, 0.50, "nll", "above by 0.10"),
+        (0.40, 0.02, None, "nll", "nothing published"),
+    ],
+)
+def test_a_cells_state(mean, std, published, metric, said):
+    assert Cell(Number(mean, std, 3, 3), published, std or 0.0, metric).state == said
+
+
+def test_what_is_not_run_says_so():
+    chosen = protocol.read("fedbens_table2")
+    assert state.summary(chosen, {}) == "of 21: 21 not run"
+    assert state.left(chosen, {})["RegMean"] == 15
+    assert "not run" in state.markdown(chosen, {})
+
+
+def test_results_come_back_as_they_were_written(tmp_path):
+    one = Result("fedddp run digits", ["seed=1"], "2026-11-18", [0.5])
+    two = replace(one, values=[], mean=0.5, std=0.1, note="older")
+    results.write({"a": {"b": {"c": one, "d": two}}}, tmp_path / "results.json")
+    assert results.read(tmp_path / "results.json") == {"a": {"b": {"c": one, "d": two}}}
+
+
+def test_a_table_from_its_runs_to_its_page(tmp_path, monkeypatch, capsys):
+    """Runs what is missing, says before how long, keeps the numbers; the second time there is nothing to run."""
+    (tmp_path / "small.yaml").write_text(SMALL)
+    whole = protocol.folder
+    monkeypatch.setattr(protocol, "folder", lambda kind: tmp_path if kind == "reproduce" else whole(kind))
+    words = ["reproduce", "small", "--out", str(tmp_path / "runs"), "--results", str(tmp_path / "results.json")]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "4 runs left, about 4 minutes on one core" in said
+    assert "of 4: 1 above, 1 short (worst: FedProx, after 2, short by" in said
+    assert "fedprox" in (tmp_path / "runs" / "small.html").read_text()
+    found = results.read(tmp_path / "results.json")["small"]
+    assert len(found["FedAvg"]["after 2"].values) == 2
+    assert found["FedAvg"]["NLL"].number.mean > 0.05
+    assert main([*words, "--collect"]) == 0
+    assert "0 runs left" in capsys.readouterr().out
+    assert results.read(tmp_path / "results.json")["small"] == found
+
+
+def test_an_unknown_table_names_the_closest(capsys):
+    assert main(["reproduce", "fedbens_tabl1"]) == 2
+    assert "fedbens_table1" in capsys.readouterr().err
