@@ -230,7 +230,7 @@ def _activations(config: Config, task: Task, width: int) -> float:
     """
     oracle = _oracle(config, task)
     rows = 2 if width > 1 and config.federation.vectorise else 1
-    count = max(FEW, min(MANY, 4 * task.layout.numel * task.dtype.itemsize // max(_saved(task), 1)))
+    count = max(FEW, min(MANY, 4 * task.layout.numel * task.dtype.itemsize // max(saved(task), 1)))
 
     def peak(examples: int) -> int:
         index = (torch.arange(rows * examples) % len(task.data.train)).view(rows, examples)
@@ -242,7 +242,7 @@ def _activations(config: Config, task: Task, width: int) -> float:
     return max(0, peak(2 * count) - peak(count)) / (rows * count)
 
 
-def _saved(task: Task) -> int:
+def saved(task: Task) -> int:
     """Bytes that autograd keeps of one example, at least."""
     saved, own = {}, task.initial.clone().requires_grad_()
 
