@@ -46,6 +46,7 @@ WORDS = ["data.test_fraction=0.8", "split=iid", "split.clients=5", "local.epochs
 WORDS += [f"model={SLOW}:Slow", "evaluation.every=20", "evaluation.histograms=0", "federation.cohort_width=2"]
 WORDS += [f"federation.timeout={TIMEOUT}", "checkpoint.every=1", f"federation.rounds={ROUNDS}", "local.keep=true"]
 WORDS += ["federation.participation=0.7"]
+STABLE = {"bregman_admm": ["method.delta=100"]}  # 200 rounds on these few examples
 SCRIPT = """
 import sys, yaml, fedddp
 pairs = (word.split("=", 1) for word in sys.argv[3:])
@@ -54,7 +55,7 @@ fedddp.run(settings={key: yaml.safe_load(value) for key, value in pairs}, folder
 
 
 def settings(method: str) -> list[str]:
-    words = [f"method={method}", *SETTINGS.get(method, []), *WORDS]
+    words = [f"method={method}", *SETTINGS.get(method, []), *STABLE.get(method, []), *WORDS]
     try:
         configuration.load(None, words)
     except ValueError:  # a solver without memory, or that does not know of epochs
