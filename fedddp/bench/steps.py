@@ -13,6 +13,7 @@ import torch
 
 from fedddp.bench.workloads import COMMON, MLP
 from fedddp.clients.cohort import Cohort
+from fedddp.clients.noise import Quantile
 from fedddp.core.gaussian import diagonal
 from fedddp.exchange.group import Exchange
 from fedddp.local import adam, ivon, sgd
@@ -56,11 +57,11 @@ def _fits(cohort: Cohort) -> dict[str, Callable[[], object]]:
     start = diagonal.natural(task.initial, 1.0)
     cavity = start.expand(rows, -1, -1).contiguous()
     by_sgd, by_adam, by_ivon = sgd.Solver(lr=0.1), adam.Solver(lr=1e-3), ivon.Solver(lr=1e-4, keep=False)
-    noise, around = by_ivon._noise(cohort), [torch.ones_like(cavity[:, 0]) for _ in range(4)]
+    keys, around = torch.tensor(cohort.keys("noise")), [torch.ones_like(cavity[:, 0]) for _ in range(4)]
 
     def draw() -> None:
-        for _ in range(int(cohort.steps(1, 32).max())):
-            noise.perturb(*around)
+        for number in range(int(cohort.steps(1, 32).max())):
+            Quantile(keys, number).perturb(*around)
 
     return {
         "sgd": lambda: by_sgd.minimise(cohort, task.initial, by_sgd.memory(task, rows)),

@@ -3,13 +3,15 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from fedddp.clients.dropout import Masks
 from fedddp.clients.feed import examples, feed, send
+from fedddp.clients.graphs import Graphs, Now, Work, rows_of
 from fedddp.clients.noise import Normal
 from fedddp.clients.oracle import Oracle
 from fedddp.core.rng import key, permutations
@@ -32,6 +34,19 @@ class Tally(NamedTuple):
     steps: Tensor  # [C] on the host, which knows them: a device need not count
 
 
+class Schedule(NamedTuple):
+    """Who computes what in the steps of some epochs."""
+
+    table: Tensor  # [steps, C, B] the training examples of each batch, on the host
+    working: list[int]  # [steps] rows at work
+    counts: list[list[int]]  # [steps][C] real examples of each batch
+    weights: Tensor  # [steps, C, B] on the device: 1 for real examples, 0 for padding; empty where there is none
+
+    def short(self, step: int) -> bool:
+        """Whether a row at work is padded."""
+        return min(self.counts[step][: self.working[step]]) < self.table.shape[2]
+
+
 Turn = Callable[[Tensor, Tensor, Batch], Tensor]
 
 
@@ -44,10 +59,11 @@ class Cohort:
     turn: Turn | None = None  # what becomes of a gradient before a solver sees it
     tally: Tally | None = None
     parts: list[tuple[Tensor, "Cohort"]] = field(default_factory=list)  # cohorts of some of the rows
+    graphs: Graphs | None = None  # how steps are recorded and replayed, where they are
 
     def steered(self, turn: Turn) -> "Cohort":
         """The same clients, for a solver that sees turn(theta, gradient, batch) [c, P] in place of each gradient."""
-        return replace(self, turn=turn, tally=self._tally)
+        return replace(self, turn=turn, tally=self.counted)
 
     def part(self, rows: Tensor, member: int = 0) -> "Cohort":
         """Some of the rows as a cohort of its own, whose losses count here.
@@ -58,12 +74,13 @@ class Cohort:
         if member:
             seed = key(task.streams.seed, "member", member)
             task = replace(task, streams=replace(task.streams, seed=seed))
-        made = Cohort(ids, self.round, task, self.oracle)
+        made = Cohort(ids, self.round, task, self.oracle, graphs=self.graphs)
         self.parts.append((rows, made))
         return made
 
     @property
-    def _tally(self) -> Tally:
+    def counted(self) -> Tally:
+        """What was seen of its own rows so far."""
         if self.tally is None:
             zeros = torch.zeros(len(self.ids), dtype=self.task.dtype, device=self.task.device)
             self.tally = Tally(zeros, torch.zeros(len(self.ids), dtype=self.task.dtype))
@@ -71,7 +88,7 @@ class Cohort:
 
     def seen(self) -> Tally:
         """Losses and steps of every row, those of its parts too, on the device."""
-        loss, steps = self._tally.loss.clone(), self._tally.steps.to(self.task.device, copy=True)
+        loss, steps = self.counted.loss.clone(), self.counted.steps.to(self.task.device, copy=True)
         for rows, part in self.parts:
             theirs = part.seen()
             where = rows.to(loss.device)
@@ -94,10 +111,10 @@ class Cohort:
 
     def grad(self, theta: Tensor, batch: Batch, out: Tensor | None = None) -> Tensor:
         """Gradient [c, P] of each client's mean loss over its batch."""
-        masks = self._masks(batch) if self.oracle.dropout else {}
+        masks = self.oracle.dropout.masks(batch.inputs, self._masks, self.task.dtype) if self.oracle.dropout else {}
         grad, loss = self.oracle(theta, *batch, out=out, masks=masks)
-        self._tally.loss[: len(loss)].add_(loss)
-        self._tally.steps[: len(loss)].add_(1)
+        self.counted.loss[: len(loss)].add_(loss)
+        self.counted.steps[: len(loss)].add_(1)
         return grad if self.turn is None else self.turn(theta, grad, batch)
 
     def loss(self, theta: Tensor, batch: Batch) -> Tensor:
@@ -126,22 +143,49 @@ class Cohort:
         """[C] batches in `epochs` passes; the short last one counts."""
         return epochs * -(-self.sizes // batch_size)
 
+    def most_steps(self, table: Tensor) -> int:
+        """Steps that the largest client of all would take, of whom these with table [steps, C, B] may be some."""
+        most, own, width = int(self.task.num_examples.max()), int(self.sizes.max()), table.shape[2]
+        return len(table) // -(-own // width) * -(-most // width)
+
+    def descend(
+        self, work: Work, epochs: int, batch_size: int, watch: Callable[[int, Any], None] | None = None
+    ) -> None:
+        """Every step of the epochs, on the rows at work of work.state, in place; `watch` sees them after each."""
+        schedule = self._schedule(epochs, batch_size)
+        if self.graphs is not None and work.same is not None:
+            self.graphs.run(self, work, schedule, watch)
+            return
+        here, last = work.state, -1
+        for number, batch in enumerate(self._batches(schedule)):
+            rows = len(batch.inputs)
+            if rows != last:  # slicing all of it costs as much as a kernel
+                here, last = rows_of(work.state, rows), rows
+            work.body(self, here, batch, Now(number, tuple(table[number, :rows] for table in work.tables)))
+            if watch is not None:
+                watch(number, here)
+
     def batches(self, epochs: int, batch_size: int) -> Iterator[Batch]:
         """Each client's own shuffled epochs, stacked.
 
         Rows are sorted by size, so at any step the clients still at work are a prefix: no row is computed
         in vain. Only a short last batch is padded, with weight 0. A batch's inputs last until the next is asked for.
         """
+        return self._batches(self._schedule(epochs, batch_size))
+
+    def _schedule(self, epochs: int, batch_size: int) -> Schedule:
         table, real = self._table(epochs, batch_size)
         steps = self.steps(epochs, batch_size)
         working = (steps.unsqueeze(0) > torch.arange(len(table)).unsqueeze(1)).sum(1).tolist()
-        counts, width = real.tolist(), table.shape[2]
-        take, weights = feed(self.task, table, working), self._weights(real, width)
-        for step, rows in enumerate(working):
-            own = counts[step][:rows]
-            short = min(own) < width
+        return Schedule(table, working, real.tolist(), self._weights(real, table.shape[2]))
+
+    def _batches(self, schedule: Schedule) -> Iterator[Batch]:
+        take = feed(self.task, schedule.table, schedule.working)
+        for step, rows in enumerate(schedule.working):
             inputs, targets = take(step, rows)
-            yield Batch(inputs, targets, weights[step, :rows] if short else None, own if short else None)
+            short = schedule.short(step)
+            weights, own = (schedule.weights[step, :rows], schedule.counts[step][:rows]) if short else (None, None)
+            yield Batch(inputs, targets, weights, own)
 
     def _weights(self, real: Tensor, width: int) -> Tensor:
         """[steps, C, B] 1 for real examples, 0 for padding; nothing where there is none."""
@@ -214,12 +258,32 @@ class Cohort:
     def noise(self, purpose: str = "noise") -> Normal:
         return Normal([torch.Generator().manual_seed(key) for key in self.keys(purpose)])
 
-    def _masks(self, batch: Batch) -> dict[str, Tensor]:
-        """The next dropout masks of the clients at work, each from its own stream."""
-        rows, width = batch.inputs.shape[:2]
-        counts = [width] * rows if batch.counts is None else batch.counts
-        return self.oracle.dropout.masks(batch.inputs, counts, self._dropout.generators, self.task.dtype)
+    def held(self) -> "Cohort":
+        """With buffers of its own for all that a step changes, so that a recording may change them."""
+        if self.oracle.dropout:
+            self._masks.hold()
+        return self
+
+    def take(self, other: "Cohort") -> None:
+        """The numbers of another cohort, of which it is a double, as a fit of that one begins."""
+        self.counted.loss.zero_()
+        if self.oracle.dropout:
+            self._masks.take(other._masks)
+
+    def drew(self, grads: int) -> None:
+        """So many gradients more were made, by its double."""
+        if self.oracle.dropout:
+            self._masks.drawn += grads
+
+    def buffers(self) -> list[Tensor]:
+        """What a step reads of a double."""
+        return [self.counted.loss, *(self._masks.buffers() if self.oracle.dropout else [])]
+
+    def send(self, table: Tensor) -> Tensor:
+        return send(table, self.task.device)
 
     @cached_property
-    def _dropout(self) -> Normal:
-        return self.noise("dropout")
+    def _masks(self) -> Masks:
+        """Where the dropout of its rows is: each client and layer has a stream of its own."""
+        names = self.oracle.dropout.layers
+        return Masks({name: self.send(torch.tensor(self.keys(f"dropout {name}"))) for name in names})

@@ -1,17 +1,23 @@
 """Dropout with masks from outside, so that every client draws its own, whoever is computed beside it.
 
 torch's dropout draws from one global generator: vmap refuses it, and in a loop a client's masks would depend on
-those before it. Here each layer multiplies by a mask that is handed in with the parameters, drawn from the client's
-own stream ("dropout", round, client) for exactly its real examples.
+those before it. Here each layer multiplies by a mask that is handed in with the parameters: whether a number is kept
+is a hash of the client's own key ("dropout LAYER", round, client), the number of the gradient and the number's place in
+the batch, so that it is the same in any company and on any device.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedddp.clients.noise import words
+from fedddp.core import kernels
+
+WORDS = 1 << 32  # of 32 bits
 TOGETHER = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}  # last axes that share one number
 
 
@@ -38,6 +44,30 @@ class Masked(nn.Module):
         return 1 / (1 - self.p) if self.p < 1 else 0.0
 
 
+@dataclass
+class Masks:
+    """Where the streams of a cohort's masks are."""
+
+    keys: Mapping[str, Tensor]  # of each layer, [C] int64
+    drawn: int | Tensor = 0  # gradients before this one; for a recording a counter on the device, int64 [1]
+
+    def hold(self) -> None:
+        """Buffers of its own, that a recording may read and change."""
+        self.keys = {name: keys.clone() for name, keys in self.keys.items()}
+        self.drawn = torch.zeros(1, dtype=torch.int64, device=next(iter(self.keys.values())).device)
+
+    def take(self, other: "Masks") -> None:
+        assert isinstance(self.drawn, Tensor)
+        assert isinstance(other.drawn, int)
+        self.drawn.fill_(other.drawn)
+        for name, keys in self.keys.items():
+            keys.copy_(other.keys[name])
+
+    def buffers(self) -> list[Tensor]:
+        assert isinstance(self.drawn, Tensor)
+        return [*self.keys.values(), self.drawn]
+
+
 class Dropout:
     """The dropout layers of a module, replaced by masked ones. Where there are none, nothing is spent on them."""
 
@@ -49,19 +79,17 @@ class Dropout:
     def __bool__(self) -> bool:
         return bool(self.layers)
 
-    def masks(
-        self, inputs: Tensor, counts: Sequence[int], generators: Sequence[torch.Generator], dtype: torch.dtype
-    ) -> dict[str, Tensor]:
-        """{name: [c, B, *shape]} for a batch [c, B, ...] with counts[k] real examples of client k; 0 for padding.
-
-        A client draws layer after layer, and only for its own examples: neither its company nor padding counts.
-        """
+    def masks(self, inputs: Tensor, streams: Masks, dtype: torch.dtype) -> dict[str, Tensor]:
+        """{name: [c, B, *shape]} for the next gradient of a batch [c, B, ...]; padding has masks, too."""
         self.probe(inputs)
-        kept = {name: torch.zeros(*inputs.shape[:2], *layer.shape) for name, layer in self.layers.items()}
-        for row, (count, generator) in enumerate(zip(counts, generators, strict=False)):
-            for name, layer in self.layers.items():
-                kept[name][row, :count].uniform_(generator=generator).ge_(layer.p)
-        return {name: kept[name].to(inputs.device, dtype).mul_(layer.scale) for name, layer in self.layers.items()}
+        made = {}
+        for name, layer in self.layers.items():
+            mask = torch.empty(*inputs.shape[:2], *layer.shape, dtype=dtype, device=inputs.device)
+            if mask.numel():
+                _draw(streams.keys[name][: len(inputs)], streams.drawn, layer, mask.flatten(1))
+            made[name] = mask
+        streams.drawn += 1  # in place, where it is a counter
+        return made
 
     def probe(self, batch: Tensor) -> None:
         """Before the first step: find each mask's shape, and that nothing else in the module is random."""
@@ -98,6 +126,15 @@ class Dropout:
         self.module.eval()(inputs)
         for hook in hooks:
             hook.remove()
+
+
+def _draw(keys: Tensor, draw: int | Tensor, layer: Masked, mask: Tensor) -> None:
+    """Into mask [c, n]: 0 with probability p, or else what keeps the mean."""
+    below = round(layer.p * WORDS)
+    if kernels.suit((mask,)):
+        kernels.call("dropout", *mask.shape, keys, draw, below, layer.scale, mask)
+    else:
+        mask.copy_(words(keys, draw, mask.shape[1]) >= below).mul_(layer.scale)
 
 
 def _replace(module: nn.Module) -> dict[str, Masked]:

@@ -1,84 +1,192 @@
-"""Gradients as CUDA graphs: federation.graphs=true.
+"""Local steps as CUDA graphs: federation.graphs=true.
 
-A small model's step is a hundred kernels of a few microseconds, and launching them takes longer than running them.
-Where shapes are static (which rows are at work changes only a few times in a round) the launches are recorded once for
-each shape and replayed on buffers that stay where they are.
+A small model's step is a few dozen kernels of a few microseconds, and launching them takes longer than running them.
+So a whole step (the batch's gather, noise, gradient, site, clipping, update, tally) is recorded once for each shape it
+takes, which is how many rows are at work and whether a batch is short, and replayed on buffers that stay where they
+are. A counter on the device says which step it is: between two replays the host does nothing but ask for the next.
+
+A *program* is what fits share that differ in numbers only: their buffers and their recordings. It outlives a fit, so
+later cohorts and rounds record nothing; that of a cohort whose gradients a method turns, or which brought its examples
+along, lasts as long as its fit, because it reads tensors that last no longer.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
-from fedddp.clients.oracle import NO_MASKS, Oracle
+from fedddp.clients.noise import quantiles
+from fedddp.core.data import Examples
 
-Outputs = tuple[Tensor, ...]
-Record = Callable[[Callable[[], Outputs]], tuple[Outputs, Callable[[], object]]]
+if TYPE_CHECKING:
+    from fedddp.clients.cohort import Cohort, Schedule
 
-
-class Tape(NamedTuple):
-    """A function of tensors of one shape: where it reads, where it leaves its results, and how to run it again."""
-
-    inputs: Sequence[Tensor]
-    outputs: Outputs
-    replay: Callable[[], object]
-
-    @classmethod
-    def of(cls, function: Callable[..., Outputs], inputs: Sequence[Tensor], record: Record) -> "Tape":
-        own = [tensor.clone() for tensor in inputs]
-        return cls(own, *record(lambda: function(*own)))
-
-    def __call__(self, inputs: Sequence[Tensor]) -> Outputs:
-        """Results that hold until the next call."""
-        torch._foreach_copy_(list(self.inputs), list(inputs))
-        self.replay()
-        return self.outputs
+WARM = 3  # calls before a recording: libraries choose their kernels and workspaces in the first ones
+KEPT = 4  # programs: each holds the buffers of a cohort
+S = TypeVar("S")
+Replay = Callable[[], object]
+Record = Callable[[Callable[[], None], Sequence[Tensor] | None], Replay]
 
 
-class Graphed(Oracle):
-    """An oracle that records another one."""
+class Now(NamedTuple):
+    """Where in its fit a step is."""
 
-    def __init__(self, oracle: Oracle, record: Record) -> None:
-        self.__dict__.update(oracle.__dict__)
-        self.oracle, self.record = oracle, record
-        self.tapes: dict[tuple[object, ...], Tape] = {}
+    number: int | Tensor  # of the step; while a graph is recorded, a counter on the device, int64 [1]
+    rows: tuple[Tensor, ...] = ()  # [c, ...] of the tables that the solver gave
 
-    def __call__(
+
+class Work(NamedTuple):
+    """What a solver asks for: body(cohort, rows of state, batch, now) in every step, which changes its rows in place.
+
+    The body may look at its arguments, at the solver's settings and at what `same` is made of, and at nothing else.
+    """
+
+    body: Callable[..., None]
+    state: Any  # NamedTuples of tensors [C, ...] and Nones
+    tables: tuple[Tensor, ...] = ()  # [steps, C, ...] numbers that differ from step to step
+    same: Hashable = None  # fits that are equal in it may share recordings; None: not to be recorded
+
+
+class Shape(NamedTuple):
+    rows: int
+    short: bool
+
+
+class Graphs:
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.programs: dict[Hashable, Program] = {}
+
+    def run(
+        self, cohort: "Cohort", work: Work, schedule: "Schedule", watch: Callable[[int, Any], None] | None = None
+    ) -> None:
+        """As Cohort.descend does it eagerly, with the same bits."""
+        source, index = cohort.task.data.near(schedule.table, cohort.task.device)
+        held = cohort.task.data.held
+        lasts = cohort.turn is None and (
+            cohort.task.device.type == "cpu" or (held is not None and source is held.examples)
+        )
+        key = (work.same, index.shape[1:], id(source), id(cohort.oracle), _signature(work))
+        program = self.programs.pop(key, None) if lasts else None
+        if program is None or len(program.index) < len(index):
+            program = Program(cohort, work, index, source)
+        if lasts:
+            self.programs[key] = program  # now the youngest
+            for old in list(self.programs)[:-KEPT]:
+                del self.programs[old]
+        program.run(cohort, work, schedule, index, self.record, watch)
+
+
+class Program:
+    """Buffers, and a recording for each shape."""
+
+    def __init__(self, cohort: "Cohort", work: Work, index: Tensor, source: Examples) -> None:
+        task, steps = cohort.task, max(len(index), cohort.most_steps(index), WARM + 1)
+        device, self.body, self.source = task.device, work.body, source
+        self.state = tree_map(lambda leaf: torch.zeros_like(leaf) if isinstance(leaf, Tensor) else leaf, work.state)
+        self.tables = [table.new_ones(steps, *table.shape[1:]) for table in work.tables]
+        self.index = torch.zeros(steps, *index.shape[1:], dtype=torch.int64, device=device)
+        self.weights = torch.ones(steps, *index.shape[1:], dtype=task.dtype, device=device)
+        self.counter = torch.zeros(1, dtype=torch.int64, device=device)
+        self.cohort = replace(cohort, tally=None, parts=[], graphs=None).held()
+        self.replays: dict[Shape, tuple[Replay, Tensor]] = {}
+
+    def run(
         self,
-        theta: Tensor,
-        inputs: Tensor,
-        targets: Tensor,
-        weights: Tensor | None = None,
-        counts: Sequence[int] | None = None,
-        out: Tensor | None = None,
-        masks: Mapping[str, Tensor] = NO_MASKS,
-    ) -> tuple[Tensor, Tensor]:
-        looped = self.chain is None and (len(theta) == 1 or not self.vectorise)
-        if masks or (looped and weights is not None):  # masks are drawn anew; a loop asks how long a batch is
-            return self.oracle(theta, inputs, targets, weights, counts, out, masks)
-        given = [theta, inputs, targets] if weights is None else [theta, inputs, targets, weights]
-        key = tuple((tensor.shape, tensor.dtype) for tensor in given)
-        if key not in self.tapes:
-            self.tapes[key] = Tape.of(self.oracle, given, self.record)
-        grad, loss = self.tapes[key](given)
-        return (grad.clone() if out is None else out.copy_(grad)), loss.clone()
+        cohort: "Cohort",
+        work: Work,
+        schedule: "Schedule",
+        index: Tensor,
+        record: Record,
+        watch: Callable[[int, Any], None] | None,
+    ) -> None:
+        index, tally = cohort.send(index), cohort.counted
+        shapes = [Shape(rows, schedule.short(step)) for step, rows in enumerate(schedule.working)]
+        for shape in dict.fromkeys(shapes):
+            if shape not in self.replays:
+                self._load(cohort, work, schedule, index)
+                self.replays[shape] = self._record(shape, record, cohort.turn is None)
+        self._load(cohort, work, schedule, index)
+        for step, shape in enumerate(shapes):
+            replay, grads = self.replays[shape]
+            replay()
+            tally.steps.add_(grads)
+            if watch is not None:
+                watch(step, rows_of(self.state, shape.rows))
+        _copy(work.state, self.state)
+        tally.loss.add_(self.cohort.counted.loss)
+        cohort.drew(sum(int(self.replays[shape][1][0]) for shape in shapes))
+
+    def _load(self, cohort: "Cohort", work: Work, schedule: "Schedule", index: Tensor) -> None:
+        """The fit's numbers into the buffers; a recording's first calls leave their own there."""
+        _copy(self.state, work.state)
+        for mine, given in zip([*self.tables, self.index], [*work.tables, index], strict=True):
+            mine[: len(given)].copy_(given)
+        if schedule.weights.numel():
+            self.weights[: len(index)].copy_(schedule.weights)
+        self.counter.zero_()
+        self.cohort.take(cohort)
+
+    def _record(self, shape: Shape, record: Record, closed: bool) -> tuple[Replay, Tensor]:
+        """The recording and how many gradients of each row it counts [C]."""
+        reads = list(self._reads()) if closed else None
+        replay = record(lambda: self._step(shape), reads)
+        return replay, self.cohort.counted.steps.clone()
+
+    def _step(self, shape: Shape) -> None:
+        from fedddp.clients.cohort import Batch
+
+        task = self.cohort.task
+        self.cohort.counted.steps.zero_()
+        index, weights, *rows = (
+            table.index_select(0, self.counter)[0, : shape.rows] for table in (self.index, self.weights, *self.tables)
+        )
+        inputs, targets = task.data.gather(index, task.dtype, source=self.source)
+        batch = Batch(inputs, targets, weights if shape.short else None)
+        self.body(self.cohort, rows_of(self.state, shape.rows), batch, Now(self.counter, tuple(rows)))
+        self.counter.add_(1)
+
+    def _reads(self) -> list[Tensor]:
+        """All tensors that are there before a step begins."""
+        data, task = self.source, self.cohort.task
+        own = [self.state, self.tables, self.index, self.weights, self.counter, self.cohort.buffers()]
+        given = [data.inputs, data.targets, task.data.scale, task.data.shift, quantiles(task.device)[0]]
+        return [leaf for leaf in tree_leaves([own, given, *task.module.buffers()]) if isinstance(leaf, Tensor)]
+
+
+def rows_of(state: S, rows: int) -> S:
+    """The first rows of every tensor."""
+    return cast(S, tree_map(lambda leaf: leaf[:rows] if isinstance(leaf, Tensor) else leaf, state))
+
+
+def _copy(to: Any, given: Any) -> None:
+    pairs = [(a, b) for a, b in zip(tree_leaves(to), tree_leaves(given), strict=True) if isinstance(a, Tensor)]
+    for mine, theirs in pairs:
+        mine.copy_(theirs)
+
+
+def _signature(work: Work) -> Hashable:
+    leaves = [*tree_leaves(work.state), *(table[:0] for table in work.tables)]
+    return tuple((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
 
 
 def cuda_recorder() -> Record:
-    """Records into graphs that share their memory: results are copied before another one runs."""
+    """Records into graphs that share one pool of memory: what lies there is nobody's after the replay."""
     pool = torch.cuda.graph_pool_handle()
 
-    def record(function: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], object]]:
+    def record(function: Callable[[], None], reads: Sequence[Tensor] | None) -> Replay:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(3):  # libraries choose their kernels and workspaces in the first calls
+            for _ in range(WARM):
                 function()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # nccl watches from another thread
-            outputs = function()
-        return outputs, graph.replay
+            function()
+        return graph.replay
 
     return record

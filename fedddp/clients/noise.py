@@ -4,7 +4,7 @@
 
 `normal` draws z from a generator per client. `quantile` is several times faster: z is one of 16,384 equally likely
 quantiles of the normal distribution (±4 at most, unit variance), chosen by a hash of the key, the number of the draw
-and the parameter's place. It has no state but the number of draws, and its bits do not depend on the machine.
+and the parameter's place. It has no state, and its bits do not depend on the machine or the device.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ MASK = 0xFFFFFFFF
 @dataclass
 class Quantile:
     keys: Tensor  # [C] int64, on the device of what is perturbed
-    drawn: int = 0
+    drawn: int | Tensor = 0  # draws before this one; in a recorded step, a counter on the device, int64 [1]
 
     def perturb(self, mean: Tensor, variance: Tensor, noise: Tensor, theta: Tensor) -> None:
         """Into the rows [c, P] of noise and theta; c ≤ C."""
@@ -36,16 +36,21 @@ class Quantile:
         else:
             z = self.draw(self.keys[:rows], size).to(mean.dtype)
             torch.add(mean, torch.mul(z, _root(variance), out=noise), out=theta)
-        self.drawn += 1
 
     def draw(self, keys: Tensor, size: int) -> Tensor:
-        """z [c, size] of the next draw, in float32."""
-        own = mix(keys + _wrapped((self.drawn + 1) * GOLDEN))
-        low, high = (own & MASK).unsqueeze(1), ((own >> 32) & MASK).unsqueeze(1)
-        word = _mix32(_mix32((low + torch.arange(-(-size // 2), device=keys.device)) & MASK) ^ high)
+        """z [c, size] of this draw, in float32."""
+        word = words(keys, self.drawn, -(-size // 2))
         bits = torch.stack([word, word >> 16], dim=2).flatten(1)[:, :size] & 16383
         table, scale = quantiles(keys.device)
         return table.index_select(0, bits.flatten()).view_as(bits).float() * scale
+
+
+def words(keys: Tensor, draw: int | Tensor, count: int) -> Tensor:
+    """[c, count] random words of 32 bits, held in int64: a hash of the row's key, the draw's number and the place."""
+    times = (draw + 1) * GOLDEN
+    own = mix(keys + (times if isinstance(times, Tensor) else _wrapped(times)))
+    low, high = (own & MASK).unsqueeze(1), ((own >> 32) & MASK).unsqueeze(1)
+    return _mix32(_mix32((low + torch.arange(count, device=keys.device)) & MASK) ^ high)
 
 
 @dataclass
@@ -53,10 +58,11 @@ class Normal:
     generators: list[torch.Generator]  # one for each client
 
     def fill(self, out: Tensor) -> Tensor:
-        """Draw z into the first rows of out [c, P], in place."""
-        for row, generator in zip(out, self.generators, strict=False):
+        """Draw z into the first rows of out [c, P], in place; for a device on the host, in one copy."""
+        here = out if out.is_cpu else torch.empty(out.shape, dtype=out.dtype)
+        for row, generator in zip(here, self.generators, strict=False):
             row.normal_(generator=generator)
-        return out
+        return out if here is out else out.copy_(here)
 
     def perturb(self, mean: Tensor, variance: Tensor, noise: Tensor, theta: Tensor) -> None:
         torch.add(mean, self.fill(noise).mul_(variance.sqrt()), out=theta)

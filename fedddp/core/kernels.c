@@ -50,6 +50,16 @@ void perturb(long rows, long n, const uint64_t *key, uint64_t draw, const int16_
     }
 }
 
+/* mask <- scale where the word of the row's key, the draw and the place is at least `below`, else 0 */
+void dropout(long rows, long n, const uint64_t *key, uint64_t draw, uint64_t below, float scale, float *mask) {
+    for (long row = 0; row < rows; row++) {
+        uint64_t own = mix64(key[row] + (draw + 1) * 0x9E3779B97F4A7C15u);
+        uint32_t low = (uint32_t)own, high = (uint32_t)(own >> 32), least = (uint32_t)below;
+        float *restrict out = mask + row * n, kept = below >> 32 ? 0.0f : scale; /* 2^32: none is kept */
+        for (long i = 0; i < n; i++) out[i] = mix32(mix32(low + (uint32_t)i) ^ high) >= least ? kept : 0.0f;
+    }
+}
+
 /* slope <- slope + (precision theta - shift), the gradient of a Gaussian site's energy; site is [rows, 2, n] */
 void add_pull(long rows, long n, const float *site, const float *theta, float *slope) {
     for (long row = 0; row < rows; row++) {

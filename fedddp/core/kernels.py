@@ -159,6 +159,11 @@ def _perturb(rows: int, n: int, key: Tensor, draw: Tensor | int, *rest: Tensor |
     _run("perturb", rows, n, key, int(draw), *rest)
 
 
+def _dropout(rows: int, n: int, key: Tensor, draw: Tensor | int, *rest: Tensor | int | float) -> None:
+    """Likewise."""
+    _run("dropout", rows, n, key, int(draw), *rest)
+
+
 def _adam_step(rows: int, n: int, *arguments: Any) -> None:
     """torch's own step, which contracts where the processor can: its last bit may differ from triton_kernels.py."""
     *tensors, lr, beta1, beta2, decay, eps, decoupled = arguments
@@ -170,7 +175,7 @@ def _adam_step(rows: int, n: int, *arguments: Any) -> None:
 
 
 def _sgd_step(rows: int, n: int, *arguments: Any) -> None:
-    """Likewise."""
+    """As Adam."""
     theta, grad, velocity, lr, momentum, nesterov, decay = arguments
     settings = {"weight_decay": decay, "momentum": momentum, "dampening": 0.0, "nesterov": bool(nesterov)}
     for row in range(rows):
@@ -190,6 +195,7 @@ def _cross_entropy(rows: int, n: int, logits: Tensor, target: Tensor, share: Any
 
 SPECIAL: dict[str, Callable[..., None]] = {
     "perturb": _perturb,
+    "dropout": _dropout,
     "adam_step": _adam_step,
     "sgd_step": _sgd_step,
     "cross_entropy": _cross_entropy,

@@ -81,6 +81,18 @@ def _perturb(key, draw, table, scale, mean, variance, noise, theta, n, COUNTED: 
     tl.store(theta + at, tl.load(mean + at, mask=there) + e, mask=there)
 
 
+@triton.jit(do_not_specialize=["draw", "below"])
+def _dropout(key, draw, below, scale, mask, n, COUNTED: tl.constexpr, BLOCK: tl.constexpr):
+    """mask <- scale where the word of the row's key, the draw and the place is at least `below`, else 0."""
+    row, column, there = _place(n, BLOCK)
+    if COUNTED:
+        draw = tl.load(draw)
+    own = _row_hash(tl.load(key + row), draw)
+    word = _mix32(_mix32(own.to(tl.uint32) + column.to(tl.uint32)) ^ (own >> 32).to(tl.uint32))
+    kept = tl.where(word.to(tl.int64) >= below, 1.0, 0.0) * scale
+    tl.store(mask + row * n + column, kept, mask=there)
+
+
 @triton.jit
 def _add_pull(site, theta, slope, n, BLOCK: tl.constexpr):
     """slope <- slope + (precision theta - shift); site is [rows, 2, n], (shift, precision)."""
@@ -262,6 +274,11 @@ def perturb(
     _launch(_perturb, rows, n, key, draw, table, scale, mean, variance, noise, theta, COUNTED=counted)
 
 
+def dropout(rows: int, n: int, key: Tensor, draw: Tensor | int, below: int, scale: float, mask: Tensor) -> None:
+    """`draw` as for perturb."""
+    _launch(_dropout, rows, n, key.to(mask.device), draw, below, scale, mask, COUNTED=isinstance(draw, Tensor))
+
+
 def add_pull(rows: int, n: int, site: Tensor, theta: Tensor, slope: Tensor) -> None:
     _launch(_add_pull, rows, n, site, theta, slope)
 
@@ -314,6 +331,7 @@ def cross_entropy(
 KERNELS: dict[str, Callable[..., None]] = {
     "cross_entropy": cross_entropy,
     "perturb": perturb,
+    "dropout": dropout,
     "add_pull": add_pull,
     "ivon_step": ivon_step,
     "gather": gather,

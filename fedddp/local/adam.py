@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedddp.core import kernels
 from fedddp.core.check import check
 from fedddp.core.task import Task
 from fedddp.rounds.iterative import Descent
@@ -35,12 +36,16 @@ class Solver(Descent):
         zeros = torch.zeros(2, rows, task.layout.numel, dtype=task.dtype, device=task.device)
         return Moments(zeros[0], zeros[1], torch.zeros(rows, device=task.device))
 
-    def step(self, theta: Tensor, grad: Tensor, state: Moments, lr: float) -> None:
+    def step(self, theta: Tensor, grad: Tensor, state: Moments, lr: float | Tensor) -> None:
         """m <- β1 m + (1-β1) g;  v <- β2 v + (1-β2) g²;  theta <- theta - lr·m̂/(√v̂ + eps).
 
         torch's fused kernel does it in one pass over memory; each client is a tensor with its own step counter.
         """
         state.taken.add_(1)
+        if isinstance(lr, Tensor):
+            settings = (self.beta1, self.beta2, self.weight_decay, self.eps, int(self.decoupled))
+            kernels.call("adam_step", *theta.shape, theta, grad, *state, lr, *settings)
+            return
         kernel = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
         kernel(
             theta.unbind(),

@@ -39,17 +39,15 @@ class Solver(sgd.Solver, SamplingSolver):
     ) -> tuple[Fit, Samples]:
         """Run SGD on f_k + energy(site) from `start` and average its path into samples."""
         first, length, count = self._slots(cohort)
-        theta = start.new_zeros(len(cohort), max(count, default=1), start.shape[-1])
+        kept = start.new_zeros(len(cohort), int(count.max()), start.shape[-1])
+        step = torch.arange(int(cohort.steps(self.epochs, self.batch_size).max())).unsqueeze(1)  # [steps, 1]
+        own = ((step - first) // length).clamp(torch.zeros_like(count), count - 1)  # no matter once a client is done
+        slot = own + torch.arange(len(cohort)) * kept.shape[1]
+        share = torch.where(step >= first, 1 / length.double(), 0).to(start.dtype).unsqueeze(2)
+        slots = (cohort.send(slot), cohort.send(share))
+        return self._descend(cohort, start, memory, site, family, None, kept, slots), Samples(kept, count)
 
-        def collect(step: int, here: Tensor) -> None:
-            for row, now in enumerate(here):
-                if step >= first[row]:
-                    theta[row, (step - first[row]) // length[row]].add_(now, alpha=1 / length[row])
-
-        fit = self.minimise(cohort, start, memory, site, family, watch=collect)
-        return fit, Samples(theta, torch.tensor(count, dtype=torch.long))
-
-    def _slots(self, cohort: Cohort) -> tuple[list[int], list[int], list[int]]:
+    def _slots(self, cohort: Cohort) -> tuple[Tensor, Tensor, Tensor]:
         """For each client: the first step that is sampled, the steps of a sample, and the number of samples."""
         steps = cohort.steps(self.epochs, self.batch_size)
         length = torch.full_like(steps, self.steps_per_sample) if self.steps_per_sample else steps // self.epochs
@@ -57,4 +55,4 @@ class Solver(sgd.Solver, SamplingSolver):
         if self.samples:
             count = count.clamp_max(self.samples)
         length, count = torch.where(count > 0, length, 1), count.clamp_min(1)
-        return (steps - count * length).tolist(), length.tolist(), count.tolist()
+        return steps - count * length, length, count

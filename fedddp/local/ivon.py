@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from fedddp.clients.cohort import Batch, Cohort
+from fedddp.clients.graphs import Now, Work
 from fedddp.clients.noise import NOISES, Normal, Quantile
 from fedddp.core import kernels
 from fedddp.core.check import check
@@ -52,6 +53,7 @@ class State(NamedTuple):
     noise: Tensor  # scratch
     grad: Tensor
     theta: Tensor
+    keys: Tensor  # [c] of the noise
 
 
 class Solver(Iterative, PosteriorSolver):
@@ -104,11 +106,14 @@ class Solver(Iterative, PosteriorSolver):
 
     def _descend(self, cohort: Cohort, state: State, debiased: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance [C, P] after the epochs."""
-        noise = self._noise(cohort)
-        for step, batch in enumerate(cohort.batches(self.epochs, self.batch_size)):
-            rows = len(batch.inputs)
-            here = State(*(leaf[:rows] for leaf in state))
-            self._step(here, self._estimate(here, cohort, batch, noise), debiased[step, :rows])
+        normal = self._normal(cohort)
+
+        def body(cohort: Cohort, here: State, batch: Batch, now: Now) -> None:
+            factor = self._estimate(here, cohort, batch, self._noises(here, now.number, normal))
+            self._step(here, factor, now.rows[0])
+
+        same = None if normal is not None else (type(self), repr(self))  # a generator's next numbers are no recording's
+        cohort.descend(Work(body, state, (debiased,), same), self.epochs, self.batch_size)
         return state.mean, state.variance
 
     def _begin(
@@ -121,21 +126,35 @@ class Solver(Iterative, PosteriorSolver):
         lr = torch.full_like(ess, self.rate(cohort))
         if self.rescale_lr:
             lr *= self.hess_init + pull.mean(1, keepdim=True) / ess
-        scratch = (torch.empty_like(mean) for _ in range(3))  # not as one, which would not fit where the cavity was
-        return State(mean, variance, offset, pull, momentum.grad, ess, (1 - self.beta2) * ess, lr, *scratch)
+        keys = cohort.send(torch.tensor(cohort.keys("noise")))
+        noise, grad, theta = (torch.empty_like(mean) for _ in range(3))  # not as one, which would not fit in one place
+        rows = (mean, variance, offset, pull, momentum.grad)
+        return State(*rows, ess, (1 - self.beta2) * ess, lr, noise, grad, theta, keys)
 
-    def _noise(self, cohort: Cohort) -> Quantile | Normal:
-        if self.noise == "normal":
-            return cohort.noise()
-        return Quantile(torch.tensor(cohort.keys("noise")).to(cohort.task.device))
+    def _normal(self, cohort: Cohort) -> Normal | None:
+        if self.noise != "normal":
+            return None
+        if cohort.task.device.type != "cpu":
+            raise ValueError(
+                "local.noise=normal: is drawn by the host, in every step; on a GPU use local.noise=quantile"
+            )
+        return cohort.noise()
 
-    def _estimate(self, state: State, cohort: Cohort, batch: Batch, noise: Quantile | Normal) -> Tensor:
+    def _noises(self, state: State, number: int | Tensor, normal: Normal | None) -> list[Quantile | Normal]:
+        """What a step draws from, one for each sample."""
+        if normal is not None:
+            return [normal] * self.samples
+        if self.samples == 1:
+            return [Quantile(state.keys, number)]
+        return [Quantile(state.keys, number * self.samples + sample) for sample in range(self.samples)]
+
+    def _estimate(self, state: State, cohort: Cohort, batch: Batch, noises: list[Quantile | Normal]) -> Tensor:
         """Into scratch: grad <- ĝ, and noise so that noise times the tensor returned is ĥv; means over samples."""
-        self._sample(state, cohort, batch, noise)
+        self._sample(state, cohort, batch, noises[0])
         if self.samples == 1:
             return state.grad
         grad, curvature = state.grad.clone(), state.noise * state.grad
-        for _ in range(self.samples - 1):
+        for noise in noises[1:]:
             self._sample(state, cohort, batch, noise)
             grad += state.grad
             curvature += state.noise.mul_(state.grad)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedddp.core import kernels
 from fedddp.core.check import check
 from fedddp.core.task import Task
 from fedddp.rounds.iterative import Descent
@@ -36,9 +37,13 @@ class Solver(Descent):
             return Nothing()
         return Momentum(torch.zeros(rows, task.layout.numel, dtype=task.dtype, device=task.device))
 
-    def step(self, theta: Tensor, grad: Tensor, state: Momentum | Nothing, lr: float) -> None:
+    def step(self, theta: Tensor, grad: Tensor, state: Momentum | Nothing, lr: float | Tensor) -> None:
         """velocity <- momentum·velocity + grad;  theta <- theta - lr·velocity, in one pass over memory."""
         velocity = [state.velocity] if isinstance(state, Momentum) else []
+        if isinstance(lr, Tensor):
+            settings = (self.momentum, int(self.nesterov), self.weight_decay)
+            kernels.call("sgd_step", *theta.shape, theta, grad, *(velocity or [grad]), lr, *settings)
+            return
         torch._fused_sgd_(
             [theta],
             [grad],

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedddp.clients.cohort import Cohort
+from fedddp.clients.graphs import Graphs
 from fedddp.clients.oracle import Oracle
 from fedddp.core import registry, tree
 from fedddp.core.task import Task
@@ -98,6 +99,7 @@ class Federation:
     skip_bad: bool = False  # leave a failing client out instead of stopping
     clock: Callable[[], float] = time.perf_counter  # of the cohorts, by which ranks are balanced
     secrecy: Secrecy = field(default_factory=Secrecy)  # what the exchange may tell
+    graphs: Graphs | None = None  # how local steps are recorded and replayed, where they are
     waits: str = "device"  # where sums over cohorts wait for the exchange: device, host or file
 
     def round(
@@ -262,7 +264,7 @@ class Federation:
             return fine, self._step(phase, server, fine, report.round) if fine else None
 
     def _step(self, phase: Phase, server: Any, ids: tuple[int, ...], number: int) -> tuple[Any, Message, Cohort]:
-        cohort = Cohort(ids, number, self.task, self.oracle)
+        cohort = Cohort(ids, number, self.task, self.oracle, graphs=self.graphs)
         memory = self.store.read(torch.tensor(ids))
         with torch.no_grad():
             memory, message = phase.client_step(server, memory, cohort, self.local)

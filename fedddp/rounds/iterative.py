@@ -3,12 +3,13 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from math import cos, pi
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedddp.clients.cohort import Cohort
+from fedddp.clients.cohort import Batch, Cohort
+from fedddp.clients.graphs import Now, Work
 from fedddp.core import gaussian, kernels
 from fedddp.core.check import check, check_count
 from fedddp.core.gaussian import Family
@@ -61,8 +62,11 @@ class Descent(Iterative, PointSolver, extends=True):
         """The state of `rows` clients before their first step."""
 
     @abstractmethod
-    def step(self, theta: Tensor, grad: Tensor, state: Any, lr: float) -> None:
-        """One step on the rows [c, P], everything in place; `grad` may be overwritten."""
+    def step(self, theta: Tensor, grad: Tensor, state: Any, lr: float | Tensor) -> None:
+        """One step on the rows [c, P], everything in place; `grad` may be overwritten.
+
+        `lr` is a tensor, float64 [c], on a device with fused kernels.
+        """
 
     def memory(self, task: Task, count: int) -> Any:
         return self.blank(count, task) if self.keep else Nothing()
@@ -76,21 +80,64 @@ class Descent(Iterative, PointSolver, extends=True):
         family: Family = gaussian.diagonal,
         watch: Callable[[int, Tensor], None] | None = None,
     ) -> Fit:
-        theta = start.expand(len(cohort), -1).clone()
+        return self._descend(cohort, start, memory, site, family, watch)
+
+    def _descend(
+        self,
+        cohort: Cohort,
+        start: Tensor,
+        memory: Any,
+        site: Tensor | None,
+        family: Family,
+        watch: Callable[[int, Tensor], None] | None = None,
+        kept: Tensor | None = None,
+        slots: tuple[Tensor, ...] = (),
+    ) -> Fit:
+        """`kept` [C, most, P] collects means of the path: `slots` say in each step where, and with what share."""
+        theta, lr = start.expand(len(cohort), -1).clone(), self.rate(cohort)
         state = type(memory)(*memory) if self.keep else self.blank(len(cohort), cohort.task)
         pull = None if site is None else _per_example(site, cohort, family)
-        grad, lr = torch.empty_like(theta), self.rate(cohort)
-        for number, batch in enumerate(cohort.batches(self.epochs, self.batch_size)):
-            rows = len(batch.inputs)
-            here, slope = theta[:rows], cohort.grad(theta[:rows], batch, out=grad[:rows])
-            if pull is not None:
-                add_pull(slope, pull[:rows], here, family)
+        rates = _rates(theta, lr)
+        path = Path(theta, torch.empty_like(theta), state, pull, rates, kept)
+        same = (type(self), repr(self), family, lr if rates is None else None)
+
+        def body(cohort: Cohort, here: Path, batch: Batch, now: Now) -> None:
+            slope = cohort.grad(here.theta, batch, out=here.grad)
+            if here.pull is not None:
+                add_pull(slope, here.pull, here.theta, family)
             if self.clip:
                 clip(slope, self.clip)
-            self.step(here, slope, type(state)(*(leaf[:rows] for leaf in state)), lr)
-            if watch is not None:
-                watch(number, here)
+            self.step(here.theta, slope, here.state, lr if here.rates is None else here.rates)
+            if here.kept is not None:
+                collect(here.kept, here.theta, *now.rows)
+
+        shown = None if watch is None else lambda number, here: watch(number, here.theta)
+        cohort.descend(Work(body, path, slots, same), self.epochs, self.batch_size, shown)
         return Fit(theta, state if self.keep else memory, cohort.steps(self.epochs, self.batch_size))
+
+
+class Path(NamedTuple):
+    """Rows of SGD's or Adam's clients; all but `pull` and `rates` are changed in place."""
+
+    theta: Tensor  # [C, P]
+    grad: Tensor  # [C, P] scratch
+    state: Any  # the solver's own
+    pull: Tensor | None  # [C, 2, P] or as the family has it: the site, per example
+    rates: Tensor | None  # [C] learning rates on the device, float64, for kernels that read them there
+    kept: Tensor | None  # [C, most, P]
+
+
+def _rates(theta: Tensor, lr: float) -> Tensor | None:
+    """On a device with fused kernels: so a recorded step serves rounds of other learning rates, too."""
+    if theta.is_cpu or not kernels.suit((theta,)):
+        return None
+    return torch.full((len(theta),), lr, dtype=torch.float64, device=theta.device)
+
+
+def collect(kept: Tensor, theta: Tensor, slot: Tensor, share: Tensor) -> None:
+    """Add share [c, 1] of theta [c, P] to one place of each row of kept [c, most, P]; slot [c] counts through all."""
+    places = kept.view(-1, kept.shape[2])
+    places.index_copy_(0, slot, places.index_select(0, slot).addcmul_(theta, share))
 
 
 def add_pull(slope: Tensor, site: Tensor, theta: Tensor, family: Family) -> None:

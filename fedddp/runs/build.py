@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedddp.clients.autocast import Autocast
-from fedddp.clients.graphs import Graphed, cuda_recorder
+from fedddp.clients.graphs import Graphs, cuda_recorder
 from fedddp.clients.oracle import Oracle
 from fedddp.core.check import first_line
 from fedddp.core.data import Dataset
@@ -105,6 +105,7 @@ def make_federation(
         plan=plan,
         store=ClientStore.make(ids, lambda n: method.init_clients(n, task, config.local), config.federation.rows),
         oracle=make_oracle(config, task),
+        graphs=make_graphs(config, task),
         seed=config.seed_of("federation"),
         participation=config.federation.participation,
         secrecy=make_secrecy(config, task, plan),
@@ -134,15 +135,21 @@ def make_local(config: Config) -> Solver:
 
 
 def make_oracle(config: Config, task: Task) -> Oracle:
-    """How gradients are made: in bfloat16 if asked to, and as CUDA graphs."""
+    """How gradients are made: in bfloat16 if asked to."""
     settings = config.federation
     kind = Autocast if settings.autocast == "bf16" else Oracle
-    oracle = kind(task.module, task.layout, task.objective, settings.vectorise)
-    if not settings.graphs:
-        return oracle
+    return kind(task.module, task.layout, task.objective, settings.vectorise)
+
+
+def make_graphs(config: Config, task: Task) -> Graphs | None:
+    """How local steps are recorded, if they are asked to be."""
+    if not config.federation.graphs:
+        return None
     if task.device.type != "cuda":
         raise ValueError("federation.graphs=true: needs a GPU; leave it false here")
-    return Graphed(oracle, cuda_recorder())
+    if task.data.streamed:
+        raise ValueError("federation.graphs=true: a recorded step reads its batch on the GPU; set data.place=device")
+    return Graphs(cuda_recorder())
 
 
 def make_plan(config: Config, task: Task, ranks: int, measured: Sequence[float] = ()) -> Plan:

@@ -51,7 +51,7 @@ class FederationSettings:
     dtype: str = "float32"
     autocast: str = "none"  # or bf16: the products of local gradients in bfloat16; changes results
     tf32: bool = False  # on a GPU: all products of float32 with 10 bits of mantissa instead of 23; changes results
-    graphs: bool = False  # replay local gradients as CUDA graphs, where their shapes are static
+    graphs: bool = False  # on a GPU: record local steps as CUDA graphs and replay them; same bits
     deterministic: bool = True  # on a GPU: only kernels whose bits are the same every time
     threads: int = 1  # per rank; other numbers may change bits
     on_bad_client: str = "stop"  # or skip: leave a failing client out and go on

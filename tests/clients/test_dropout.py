@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedddp.clients.cohort import Cohort
-from fedddp.clients.dropout import Dropout, Masked
+from fedddp.clients.dropout import Dropout, Masked, Masks
 from fedddp.clients.oracle import Oracle
+from fedddp.core import kernels
 from fedddp.core.data import Dataset, Examples
 from fedddp.core.objective import CrossEntropy
 from fedddp.core.params import Layout
@@ -103,16 +104,37 @@ def test_every_gradient_has_fresh_masks():
     assert not torch.allclose(cohort.grad(here, batch), cohort.grad(here, batch))
 
 
+def streams(dropout: Dropout, *keys: int) -> Masks:
+    return Masks({name: torch.tensor(keys) + number for number, name in enumerate(dropout.layers)})
+
+
 def test_masks_keep_the_right_share_and_scale():
     dropout = Dropout(network())
     inputs = torch.zeros(2, 4000, 6, 6, dtype=torch.float64)
-    masks = dropout.masks(inputs, [4000, 7], [stream(1), stream(2)], torch.float64)
+    masks = dropout.masks(inputs, streams(dropout, 1, 2**40), torch.float64)
     shapes = {"2.mask": (3, 1, 1), "5.mask": (48,), "7.1.mask": (8,)}
     assert {name: mask.shape for name, mask in masks.items()} == {n: (2, 4000, *s) for n, s in shapes.items()}
     for name, p in {"2.mask": 0.3, "5.mask": 0.25, "7.1.mask": 0.5}.items():
         assert set(masks[name][0].unique().tolist()) == {0.0, 1 / (1 - p)}
         assert float((masks[name][0] == 0).double().mean()) == pytest.approx(p, abs=0.02)
-        assert not masks[name][1, 7:].any(), "padding draws nothing"
+        share = ((masks[name][0] == 0) & (masks[name][1] == 0)).double().mean()
+        assert float(share) == pytest.approx(p * p, abs=0.02), "rows are independent"
+
+
+def test_masks_have_the_same_bits_by_kernel_and_by_tensors_and_in_any_company(monkeypatch):
+    dropout, inputs = Dropout(network().float()), torch.zeros(2, 7, 6, 6)
+    whole = streams(dropout, 5, -(2**60))
+    drawn = [dropout.masks(inputs, whole, torch.float32) for _ in range(3)]
+    assert whole.drawn == 3
+    assert not torch.equal(drawn[0]["5.mask"], drawn[1]["5.mask"])
+    alone = Masks({name: keys[1:] for name, keys in whole.keys.items()}, drawn=2)
+    monkeypatch.setenv("FEDDDP_KERNELS", "off")
+    kernels.library.cache_clear()
+    tensors = dropout.masks(inputs[1:, :3], alone, torch.float32)
+    monkeypatch.undo()
+    kernels.library.cache_clear()
+    for name, mask in tensors.items():
+        assert torch.equal(mask[0], drawn[2][name][1, :3])
 
 
 def test_evaluation_and_full_gradients_have_no_dropout():
@@ -133,7 +155,7 @@ def test_a_model_without_dropout_pays_nothing():
     assert not any(isinstance(layer, Masked) for layer in module.modules())
     cohort = Cohort((0, 1), 0, make_task(module), oracle)
     cohort.grad(torch.zeros(2, 148, dtype=torch.float64), next(cohort.everything()))
-    assert "_dropout" not in vars(cohort), "no generator was made"
+    assert "_masks" not in vars(cohort), "no key was made"
 
 
 class Reused(nn.Module):
@@ -179,5 +201,6 @@ def test_other_kinds_of_dropout_are_refused():
 
 def test_dropping_everything_and_nothing():
     for p, value in ((0.0, 1.0), (1.0, 0.0)):
-        masks = Dropout(nn.Sequential(nn.Dropout(p))).masks(torch.ones(1, 6, 2), [6], [stream(0)], torch.float32)
+        dropout = Dropout(nn.Sequential(nn.Dropout(p)))
+        masks = dropout.masks(torch.ones(1, 6, 2), streams(dropout, 7), torch.float32)
         assert set(masks["0.mask"].unique().tolist()) == {value}

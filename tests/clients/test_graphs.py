@@ -1,72 +1,121 @@
-"""Recording and replaying an oracle: here by running it again on its own buffers, on a GPU as a graph (tests/cuda)."""
+"""Local steps, recorded and replayed: here by operations written down, on a GPU as graphs (tests/cuda)."""
+
+import traceback
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
-from fedddp.clients.graphs import Graphed
+from fedddp.bench.recorder import Recorder
+from fedddp.checks import pretend, small
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.graphs import Graphs
 from fedddp.clients.oracle import Oracle
-from fedddp.core.objective import CrossEntropy
-from fedddp.core.params import Layout
-from fedddp.core.rng import stream
+from fedddp.core import kernels
+from fedddp.exchange.group import Exchange
+from fedddp.rounds.federate import checksum
+from fedddp.runs.build import make_federation, make_task
+from fedddp.runs.config import Config
+from tests import forked
 
-MODULES = {
-    "chain": lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.Tanh(), nn.Linear(7, 3)),
-    "vmap": lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.GELU(), nn.Linear(7, 3)),
+MLP, CONV = small.MODELS["mlp"], small.MODELS["conv"]
+LASTS_A_FIT = ("turned gradients",)  # a method's own function, of which nobody knows what it reads
+CASES: dict[str, list[str]] = {
+    "sgd": ["method=fedavg", *MLP],
+    "sgd with momentum, clipped": ["method=fedavg", "local.momentum=0.9", "local.clip=0.5", "local.keep=true", *MLP],
+    "sgd with a schedule": ["method=fedavg", "local.schedule=cosine", *MLP],
+    "adam with a site": ["method=fedprox", "local=adam", *MLP],
+    "ivon": ["method=bayes_admm", *MLP],
+    "ivon, two samples": ["method=bayes_admm", "local.samples=2", "local.hess_approx=gradsq", *MLP],
+    "iasg": ["method=fedpa", "local=iasg", "method.burn_in_rounds=0", *MLP],
+    "laplace": ["method=pvi", "local=laplace", *MLP],
+    "turned gradients": ["method=mime", *MLP],
+    "sgd, convolutions": ["method=fedavg", *CONV],
+    "ivon, convolutions": ["method=bayes_admm", *CONV],
+    "convolutions one by one": ["method=fedavg", "federation.vectorise=false", *CONV],
 }
 
 
-def rerun(calls):
-    """A recorder that needs no GPU: to replay is to call again."""
+class Seen(NamedTuple):
+    """What a case did: eagerly, and by replays."""
 
-    def record(function):
-        def again():
-            calls.append(1)
-            for old, new in zip(outputs, function(), strict=True):
-                old.copy_(new)
-
-        outputs = function()
-        return outputs, again
-
-    return record
+    plain: list[Any]  # after each round the server's checksum and the clients' losses
+    replayed: list[Any]
+    recorded: list[int]  # graphs, after each round
+    replays: int
+    shapes: list[int]  # different ones of each fit of the first round
+    steps: int  # of all fits
 
 
-def batch(seed, rows, short):
-    generator = stream("graphs", seed)
-    inputs, targets = torch.randn(rows, 5, 3, 4, generator=generator), torch.randint(3, (rows, 5), generator=generator)
-    weights = (torch.arange(5) < 3).float().expand(rows, 5) if short else None
-    return torch.randn(rows, Layout.of(MODULES["chain"]()).numel, generator=generator), inputs, targets, weights
+def rounds(config: Config, device: torch.device, exchange: Exchange, recorder: Recorder | None) -> tuple[Any, Any, Any]:
+    """Two rounds on the pretended device."""
+    sums, recorded = [], []
+    with pretend.Device():
+        task = make_task(config, device)
+        federation = make_federation(config, task, exchange)
+        federation.graphs = None if recorder is None else Graphs(recorder)
+        server = federation.method.init_server(task)
+        for number in range(2):
+            server, report = federation.round(server, number)
+            assert report.losses is not None
+            sums.append((checksum(server), report.losses.tolist()))
+            recorded.append(0 if recorder is None else recorder.recorded)
+    return sums, recorded, [cohort.ids for cohort in report.cohorts]
 
 
-@pytest.mark.parametrize("kind", MODULES)
-def test_what_is_replayed_is_what_is_computed(kind):
-    module, calls = MODULES[kind](), []
-    oracle = Oracle(module, Layout.of(module), CrossEntropy())
-    graphed = Graphed(oracle, rerun(calls))
-    for seed, (rows, short) in enumerate([(3, False), (3, False), (2, True), (3, False), (2, True), (1, False)]):
-        given = batch(seed, rows, short)
-        out = torch.empty_like(given[0])
-        grad, loss = graphed(*given, out=out)
-        wanted = oracle(*given)
-        assert torch.equal(grad, wanted[0])
-        assert torch.equal(loss, wanted[1])
-        assert grad.data_ptr() == out.data_ptr()
-    assert len(calls) == 6
-    assert len(graphed.tapes) == 3  # one for each shape
+def watch(words: list[str], device: torch.device, exchange: Exchange) -> Seen:
+    recorder, config = Recorder(), small.load(words, "federation.rounds=2")
+    plain, _, _ = rounds(config, device, exchange, None)
+    replayed, recorded, cohorts = rounds(config, device, exchange, recorder)
+    task = make_task(config, torch.device("cpu"))
+    oracle = Oracle(task.module, task.layout, task.objective)
+    plans = [Cohort(ids, 0, task, oracle)._schedule(*config.local.passes()) for ids in cohorts]
+    shapes = [len({(rows, plan.short(t)) for t, rows in enumerate(plan.working)}) for plan in plans]
+    return Seen(plain, replayed, recorded, recorder.replayed, shapes, 2 * sum(len(plan.table) for plan in plans))
 
 
-def test_results_outlive_the_next_replay():
-    module = MODULES["chain"]()
-    graphed = Graphed(Oracle(module, Layout.of(module), CrossEntropy()), rerun([]))
-    kept = graphed(*batch(0, 2, False))
-    first = [tensor.clone() for tensor in kept]
-    graphed(*batch(1, 2, False))
-    assert all(torch.equal(a, b) for a, b in zip(kept, first, strict=True))
+def launch(name: str, *arguments: Any) -> None:
+    """A fused kernel on the pretended device."""
+    with _disable_current_modes():
+        kernels.in_c(name, *(x.held if isinstance(x, pretend.Pretend) else x for x in arguments))
 
 
-def test_a_loop_that_must_know_how_long_a_batch_is_is_not_recorded():
-    module, calls = MODULES["vmap"](), []
-    oracle = Oracle(module, Layout.of(module), CrossEntropy())
-    grad, _ = Graphed(oracle, rerun(calls))(*batch(0, 1, True))
-    assert torch.equal(grad, oracle(*batch(0, 1, True))[0])
-    assert not calls
+def watch_all(fused: bool, cases: dict[str, list[str]]) -> dict[str, Seen | str]:
+    device, exchange = pretend.install(), Exchange.connect(torch.device("cpu"))
+    if fused:
+        kernels.BACKENDS[pretend.NAME] = launch
+    found: dict[str, Seen | str] = {}
+    for name, words in cases.items():
+        try:
+            found[name] = watch(words, device, exchange)
+        except Exception:
+            found[name] = traceback.format_exc()
+    return found
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["fused", "plain"])
+def seen(request):
+    return forked.call(watch_all, request.param, CASES)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_replayed_is_what_is_computed(seen, case):
+    found = seen[case]
+    assert isinstance(found, Seen), found
+    assert found.replayed == found.plain
+    assert found.replays == found.steps, "a step is one replay"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_graph_for_each_shape_and_none_in_a_later_round(seen, case):
+    """Seven clients in cohorts of three, two and two: equal shapes are shared, and what a cohort may read lasts."""
+    found = seen[case]
+    first, later = found.recorded
+    if case in LASTS_A_FIT:
+        assert (first, later) == (sum(found.shapes), 2 * sum(found.shapes))
+    elif case == "sgd with a schedule":  # a learning rate of its own in every round, which fused kernels read there
+        assert later in (first, 2 * first)
+    else:
+        assert max(found.shapes) <= first <= sum(found.shapes)
+        assert later == first

@@ -44,7 +44,18 @@ def test_a_step_has_the_same_bits_with_and_without_a_compiler(size, monkeypatch)
         mean, variance, offset, pull, momentum, noise, grad, theta = rows(1, 8, size, low=-0.3)
         column = torch.tensor([[600.0], [37.0], [1.0]])
         state = ivon.State(
-            mean, variance.abs() + 0.01, offset, pull, momentum, column, column / 100, column / 1e4, noise, grad, theta
+            mean,
+            variance.abs() + 0.01,
+            offset,
+            pull,
+            momentum,
+            column,
+            column / 100,
+            column / 1e4,
+            noise,
+            grad,
+            theta,
+            torch.zeros(3, dtype=torch.int64),
         )
         for _ in range(3):
             ivon.Solver(beta2=0.99)._step(state, state.grad, column * 1.7)

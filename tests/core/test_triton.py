@@ -18,7 +18,7 @@ import torch
 from fedddp.core import kernels
 from tests.core.test_kernels import compiled
 
-KERNELS = ["perturb", "add_pull", "ivon_step", "gather", "to_grid", "from_grid", "adam_step", "sgd_step"]
+KERNELS = ["perturb", "dropout", "add_pull", "ivon_step", "gather", "to_grid", "from_grid", "adam_step", "sgd_step"]
 installed = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 
 

@@ -17,7 +17,8 @@ from unittest.mock import patch
 
 import torch
 
-from fedddp.clients.noise import Quantile, quantiles
+from fedddp.clients import dropout as masks
+from fedddp.clients.noise import Quantile, quantiles, words
 from fedddp.core import gaussian, kernels, triton_kernels
 from fedddp.core.data import Dataset, Examples
 from fedddp.exchange import fixed_point
@@ -69,6 +70,18 @@ def perturb(of):
         yield (of.rows, of.size, keys, number, table, scale, mean, variance, *out), (3, 6, 7, 8, 9), tensors
 
 
+def dropout(of):
+    keys = torch.tensor([5, -7, 2**62])[: of.rows]
+    for draw, counted, p in ((0, False, 0.5), (2**40 + 1, True, 0.1), (3, False, 0.0), (4, True, 1.0)):
+        below, out = round(p * masks.WORDS), torch.empty(of.rows, of.size)
+
+        def tensors(draw, out, keys=keys, below=below):
+            out.copy_(words(keys, int(draw), out.shape[1]) >= below).mul_(1.25)
+
+        number = torch.tensor(draw) if counted else draw
+        yield (of.rows, of.size, keys, number, below, 1.25, out), (3, 6), tensors
+
+
 def pull(of):
     def tensors(site, theta, slope):
         add_pull(slope, site, theta, gaussian.diagonal)
@@ -85,7 +98,7 @@ def ivon_step(of):
     def tensors(mean, variance, momentum, offset, pull, noise, factor, grad):
         given = {"mean": mean, "variance": variance, "momentum": momentum, "offset": offset, "pull": pull}
         given |= {"noise": noise, "grad": grad, "theta": torch.empty_like(mean), "curve": curve, "lr": lr, "ess": curve}
-        solver._step(ivon.State(**given), factor, debiased)
+        solver._step(ivon.State(**given, keys=torch.zeros(0)), factor, debiased)
 
     settings = (solver.beta1, 1 - solver.beta1, 1 - solver.beta2)
     yield (of.rows, of.size, *rows, curve, debiased, lr, *settings), range(2, 10), tensors
@@ -156,6 +169,7 @@ def sgd_step(of):
 
 CASES = {  # and the places of what a kernel writes
     "perturb": (perturb, (8, 9)),
+    "dropout": (dropout, (6,)),
     "add_pull": (pull, (4,)),
     "ivon_step": (ivon_step, (2, 3, 4)),
     "gather": (gather, (6,)),
@@ -251,6 +265,7 @@ F, D, W, FLOAT, INT = "*fp32", "*fp64", "*i64", "fp32", "i32"
 SIGNATURES = {  # one of each kernel that a GPU may be given
     "perturb": ("_perturb", [W, W, "*i16", FLOAT, F, F, F, F, INT], {"COUNTED": True}),
     "perturb, the draw a number": ("_perturb", [W, "i64", "*i16", FLOAT, F, F, F, F, INT], {"COUNTED": False}),
+    "dropout": ("_dropout", [W, W, "i64", FLOAT, F, INT], {"COUNTED": True}),
     "add_pull": ("_add_pull", [F, F, F, INT], {}),
     "add_pull, one column": ("_add_pull", [F, F, F], {"n": 1}),
     "ivon_step": ("_ivon_step", [F] * 11 + [FLOAT] * 3 + [INT], {}),

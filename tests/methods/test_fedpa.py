@@ -116,7 +116,7 @@ def test_each_client_has_as_many_samples_as_its_steps_allow():
     task = toy.task()
     solver = iasg.Solver(epochs=4, batch_size=5, burn_in=3, steps_per_sample=2)
     cohort = cohort_of(task, range(toy.K))
-    first, length, count = solver._slots(cohort)
+    first, length, count = (part.tolist() for part in solver._slots(cohort))
     steps = cohort.steps(4, 5).tolist()
     for f, n, c, s in zip(first, length, count, steps, strict=True):
         assert (n, c) == (2, (s - 3) // 2)
