@@ -42,12 +42,13 @@ class Annealed(ivon.Solver):
     batch_size: int = 60_000  # all of a client's data
 
     def _descend(self, cohort: Cohort, state: ivon.State, debiased: Tensor) -> tuple[Tensor, Tensor]:
-        noise, full = self._noise(cohort), state.lr.clone()
+        normal, full = self._normal(cohort), state.lr.clone()
         rates = cosine(len(debiased))
         for step, batch in enumerate(cohort.batches(self.epochs, self.batch_size)):
             state.lr.copy_(full * float(rates[step]))
             here = ivon.State(*(leaf[: len(batch.inputs)] for leaf in state))
-            self._step(here, self._estimate(here, cohort, batch, noise), debiased[step, : len(batch.inputs)])
+            factor = self._estimate(here, cohort, batch, self._noises(here, step, normal))
+            self._step(here, factor, debiased[step, : len(batch.inputs)])
         return state.mean, state.variance
 
 
