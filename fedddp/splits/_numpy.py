@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedddp.core.check import check
+
 Indices = NDArray[np.int64]
 
 
@@ -33,10 +35,14 @@ def two_level(targets: Tensor, clients: int, size_alpha: float, alpha: float, sh
 def fixed_classes(targets: Tensor, clients: int, points: int, seed: int) -> list[Tensor]:
     """Two classes for each client: the one given least often so far, and a drawn one that is not yet used up.
 
-    Where a class has too few points left, a client gets its last ones, which others may have as well.
+    Where a class has too few points left, a client gets its last ones, which others may have as well. The released
+    program draws for ever where 2K is no multiple of the classes, which is refused. Where it is, a second class is
+    always left: no class has more still to give than clients are left, since the one with most is taken first.
     """
     draw, members = np.random.RandomState(seed), _members(targets)
-    most = 2 * clients // len(members)
+    most, over = divmod(2 * clients, len(members))
+    fits = f"a number whose double {len(members)} classes share alike, with split.dealing=numpy (or use balanced)"
+    check("split.clients", clients, over == 0, fits)
     times, chosen = np.zeros(len(members), dtype=np.int64), np.zeros((clients, len(members)), dtype=bool)
     for client in range(clients):
         first = second = int(times.argmin())

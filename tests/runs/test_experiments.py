@@ -128,7 +128,10 @@ def small(name: str) -> list[str]:
     words = ["federation.rounds=2", "local.epochs=1", "local.batch_size=8", "evaluation.every=1"]
     words += ["evaluation.histograms=0"]  # no pictures
     words += ["split.clients=4"] * hasattr(config.split, "clients")
-    words += {"classes": ["split.points=4"], "credit": ["split.clients=10", "split.sizes=[1,2]"]}.get(split, [])
+    words += {
+        "classes": ["split.points=4", "split.clients=5"],
+        "credit": ["split.clients=10", "split.sizes=[1,2]"],
+    }.get(split, [])
     words += ["federation.participation=0.6"] * (config.federation.participation < 1)
     words += ["data.validation=10"] * bool(config["data"].get("validation"))
     words += ["model.depth=20"] * (config["model"].get("depth") == 18)

@@ -318,6 +318,13 @@ def test_numpy_dealing_is_the_released_one_draw_by_draw(seed, share):
     assert [part.tolist() for part in deal(split, some(TEN), 7)] == expected
 
 
+@pytest.mark.parametrize("clients", [4, 12])
+def test_numpy_dealing_of_two_classes_refuses_numbers_with_which_it_would_draw_for_ever(clients):
+    split = classes.Split(clients=clients, points=10, dealing="numpy", numpy_seed=62)
+    with pytest.raises(ValueError, match=rf"split\.clients={clients}: must be a number whose double 10 classes share"):
+        deal(split, some(TEN))
+
+
 def test_numpy_dealing_of_two_classes_gives_each_class_equally_often_and_repeats_the_last_points():
     targets = TEN[:3000].clone()
     targets[:50] = 9  # classes of unequal size
