@@ -163,3 +163,9 @@ def family_of(lam: Tensor) -> Family:
     if lam.dim() == 1:
         return isotropic
     return diagonal if lam.shape[0] == 2 else full
+
+
+def as_diagonal(lam: Tensor) -> Tensor:
+    """An isotropic factor with its precision written out for each coordinate."""
+    shift = isotropic.shift(lam)
+    return torch.stack([shift, isotropic.precision(lam).expand_as(shift)], dim=-2)

@@ -36,6 +36,7 @@ class Solver(sgd.Solver, SamplingSolver):
         memory: Any,
         site: Tensor | None = None,
         family: Family = gaussian.diagonal,
+        temperature: float = 1.0,
     ) -> tuple[Fit, Samples]:
         """Run SGD on f_k + energy(site) from `start` and average its path into samples."""
         first, length, count = self._slots(cohort)
@@ -43,9 +44,17 @@ class Solver(sgd.Solver, SamplingSolver):
         step = torch.arange(int(cohort.steps(self.epochs, self.batch_size).max())).unsqueeze(1)  # [steps, 1]
         own = ((step - first) // length).clamp(torch.zeros_like(count), count - 1)  # no matter once a client is done
         slot = own + torch.arange(len(cohort)) * kept.shape[1]
-        share = torch.where(step >= first, 1 / length.double(), 0).to(start.dtype).unsqueeze(2)
-        slots = (cohort.send(slot), cohort.send(share))
-        return self._descend(cohort, start, memory, site, family, None, kept, slots), Samples(kept, count)
+        share = self._share(step - first, length).to(start.dtype).unsqueeze(2)
+        slots, state = (cohort.send(slot), cohort.send(share)), self._state(cohort, start, temperature)
+        return self._descend(cohort, start, memory, site, family, None, kept, slots, state), Samples(kept, count)
+
+    def _share(self, step: Tensor, length: Tensor) -> Tensor:
+        """[steps, C] of a step's iterate in its sample; steps are counted from the first that is sampled."""
+        return torch.where(step >= 0, 1 / length.double(), 0)
+
+    def _state(self, cohort: Cohort, start: Tensor, temperature: float) -> Any:
+        """What the path begins with; None: as SGD's does."""
+        return None
 
     def _slots(self, cohort: Cohort) -> tuple[Tensor, Tensor, Tensor]:
         """For each client: the first step that is sampled, the steps of a sample, and the number of samples."""

@@ -10,14 +10,13 @@ With curvature=none the precision stays as it was at the start: Gaussians of a f
 from dataclasses import field, fields
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.curvature import CURVATURES, curvature
 from fedddp.core import registry
 from fedddp.core.check import check, check_count, hint
-from fedddp.core.gaussian import Family, diagonal, isotropic
+from fedddp.core.gaussian import Family, as_diagonal, diagonal, isotropic
 from fedddp.core.settings import kinds, settled
 from fedddp.core.task import Task
 from fedddp.rounds.iterative import Descent, Iterative
@@ -60,7 +59,7 @@ class Solver(Iterative, PosteriorSolver):
     ) -> PosteriorFit:
         site, site_family = cavity, family
         if family is isotropic:
-            site, site_family = _as_diagonal(cavity), diagonal
+            site, site_family = as_diagonal(cavity), diagonal
         found = self._solver().minimise(cohort, family.mean(start), memory, site, site_family)
         if self.curvature == "none":
             precision = family.precision(start)
@@ -68,8 +67,3 @@ class Solver(Iterative, PosteriorSolver):
             own = curvature(cohort, found.theta, family, self.curvature, self.samples)
             precision = (own + family.precision(cavity)) / entropy_weight
         return PosteriorFit(family.natural(found.theta, precision), found.memory, found.steps)
-
-
-def _as_diagonal(lam: Tensor) -> Tensor:
-    shift = isotropic.shift(lam)
-    return torch.stack([shift, isotropic.precision(lam).expand_as(shift)], dim=-2)

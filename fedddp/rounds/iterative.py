@@ -92,10 +92,15 @@ class Descent(Iterative, PointSolver, extends=True):
         watch: Callable[[int, Tensor], None] | None = None,
         kept: Tensor | None = None,
         slots: tuple[Tensor, ...] = (),
+        state: Any = None,
     ) -> Fit:
-        """`kept` [C, most, P] collects means of the path: `slots` say in each step where, and with what share."""
+        """`kept` [C, most, P] collects means of the path: `slots` say in each step where, and with what share.
+
+        `state` is what steps begin with, where that is neither the client's memory nor blank.
+        """
         theta, lr = start.expand(len(cohort), -1).clone(), self.rate(cohort)
-        state = type(memory)(*memory) if self.keep else self.blank(len(cohort), cohort.task)
+        if state is None:
+            state = type(memory)(*memory) if self.keep else self.blank(len(cohort), cohort.task)
         pull = None if site is None else _per_example(site, cohort, family)
         rates = _rates(theta, lr)
         path = Path(theta, torch.empty_like(theta), state, pull, rates, kept)

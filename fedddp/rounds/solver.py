@@ -5,9 +5,9 @@ f_k = num_examples x loss is what a site adds to. A *posterior* solver lowers
 
     E_q[f_k + energy(cavity)] + entropy_weight · E_q[log q]
 
-over Gaussians q of a family. A *sampling* solver is a point solver that also draws from exp(-f_k - energy(site)). What
-a solver remembers of a client (momentum, counters) is given in and handed back, never kept in the solver. Its
-annotated fields are the settings local.*.
+over Gaussians q of a family. A *sampling* solver is a point solver that also draws from
+exp(-(f_k + energy(site))/temperature). What a solver remembers of a client (momentum, counters) is given in and handed
+back, never kept in the solver. Its annotated fields are the settings local.*.
 """
 
 from abc import abstractmethod
@@ -84,6 +84,7 @@ class PointSolver(Solver, extends=True):
 
 class SamplingSolver(PointSolver, extends=True):
     kind: ClassVar[str] = "sampling"
+    tempers: ClassVar[bool] = False  # False: the spread of its samples does not follow the temperature
 
     @abstractmethod
     def sample(
@@ -93,8 +94,9 @@ class SamplingSolver(PointSolver, extends=True):
         memory: Any,
         site: Tensor | None = None,
         family: Family = gaussian.diagonal,
+        temperature: float = 1.0,
     ) -> tuple[Fit, Samples]:
-        """Samples from exp(-f_k - energy(site)), and where the solver ended."""
+        """Samples from exp(-(f_k + energy(site))/temperature), and where the solver ended."""
 
 
 class PosteriorSolver(Solver, extends=True):
