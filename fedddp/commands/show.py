@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 def add(parser: argparse.ArgumentParser) -> None:
     experiment(parser)
+    parser.add_argument("--explain", action="store_true", help="say what each key means rather than where it is from")
 
 
 def call(arguments: argparse.Namespace) -> int:
@@ -19,14 +20,23 @@ def call(arguments: argparse.Namespace) -> int:
     from fedddp.runs.schema import flatten
 
     config = configuration.load(*configuration.split_words(arguments.words))
-    values = flatten(config.values)
-    rows = [(f"{key}: {json.dumps(value)}", config.origin.get(key, "")) for key, value in values]
+    said = _meanings(config) if arguments.explain else config.origin
+    rows = [(f"{key}: {json.dumps(value)}", said.get(key, "")) for key, value in flatten(config.values)]
     width = max(len(left) for left, _ in rows)
     for left, source in rows:
         print(f"{left:<{width}}  # {source}")
     print(f"config_hash: {config.hash}")
     print(f"memory of a GPU: {_memory(config)}")
     return 0
+
+
+def _meanings(config: "Config") -> dict[str, str]:
+    from fedddp.core.registry import SECTIONS
+    from fedddp.runs.explain import meaning_of
+    from fedddp.runs.schema import flatten
+
+    names = {section: str(config.values[section]["name"]) for section in SECTIONS}
+    return {key: meaning_of(key, names) for key, _ in flatten(config.values)}
 
 
 def _memory(config: "Config") -> str:

@@ -121,7 +121,7 @@ class Shards:
 
 class Split(Contract, extends=True):
     repeats: ClassVar[bool] = False  # True: an example may be given out more than once
-    minimum: int = 1  # smallest client
+    minimum: int = 1  # fewest examples of a client, at least 0; a split that deals fewer is refused
 
     def __post_init__(self) -> None:
         check("split.minimum", self.minimum, self.minimum >= 0, "at least 0")

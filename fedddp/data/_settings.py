@@ -17,10 +17,10 @@ MNIST = (0.1307, 0.3081)  # mean and deviation of MNIST's pixels from 0 to 1, wh
 class Subset(Source, extends=True):
     """A source of which a share may be used and a part held out."""
 
-    root: str = ""  # folder of the data files (default: FEDDDP_DATA, then ./data)
-    fraction: float = 1.0  # share of the training set to use; where there are classes, the same share of each
-    fraction_seed: int = 0  # of that choice and of the validation part; apart from the run's seed
-    validation: int = 0  # training points held out at the server, taken at random from the fraction
+    root: str = ""  # folder of the data files; empty: FEDDDP_DATA, then ./data
+    fraction: float = 1.0  # share of the training set to use, in (0, 1]; where there are classes, of each
+    fraction_seed: int = 0  # seed of that choice and of the validation part; apart from the run's seed
+    validation: int = 0  # training points held out at the server, taken at random from the fraction; 0: none
     keep_validation: bool = False  # whether clients hold those points too; they are then drawn with replacement
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class Subset(Source, extends=True):
 
 
 class Images(Subset, extends=True):
-    pixels: str = "0-1"  # or 0-255 as stored, standardised (each channel by its training mean and deviation), or mnist
+    pixels: str = "0-1"  # values of pixels: 0-1, 0-255 as stored, standardised (channel by channel), or mnist's own
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,9 +66,9 @@ class Images(Subset, extends=True):
 
 
 class Table(Subset, extends=True):
-    test_fraction: float = 0.2  # share of the rows kept for the test; where there are classes, of each class
-    test_seed: int = 0  # of that choice; apart from the run's seed
-    standardise: bool = True  # numbers (not categories) by their training mean and deviation
+    test_fraction: float = 0.2  # share of the rows kept for the test, in (0, 1); where there are classes, of each class
+    test_seed: int = 0  # seed of that choice; apart from the run's seed
+    standardise: bool = True  # whether numbers (not categories) are taken by their training mean and deviation
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,7 +11,7 @@ CLASSES = {"coarse": 20, "fine": 100}  # in the order of a row's two label bytes
 
 
 class Source(Images):
-    labels: str = "fine"  # or coarse: the 20 groups
+    labels: str = "fine"  # fine: 100 classes; or coarse: their 20 groups
 
     def __post_init__(self) -> None:
         super().__post_init__()

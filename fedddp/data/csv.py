@@ -20,14 +20,14 @@ MANY, SHARE = 50, 0.05  # different numbers, and their share of the rows, above 
 
 
 class Source(Table):
-    file: str = ""  # the table, from the current folder or data.root
-    test_file: str = ""  # a table of test rows, in place of data.test_fraction
-    target: str = ""  # name or number (from 0) of the column to predict (default: the last)
-    client: str = ""  # name or number of a column that says whose a row is
-    regression: bool = False  # the target is a number, not a class
-    classes: bool = False  # the target is a class, even if it is one of many numbers
-    header: bool = True  # the first row holds names
-    delimiter: str = ","
+    file: str = ""  # the table's path, from the current folder or data.root
+    test_file: str = ""  # path of a table of test rows, in place of data.test_fraction; empty: none
+    target: str = ""  # name or number (from 0) of the column to predict; empty: the last
+    client: str = ""  # name or number (from 0) of a column that says whose a row is; empty: none
+    regression: bool = False  # whether the target is a number rather than a class
+    classes: bool = False  # whether the target is a class even though it is one of many numbers
+    header: bool = True  # whether the first row holds names
+    delimiter: str = ","  # the one character between two cells
 
     def __post_init__(self) -> None:
         super().__post_init__()

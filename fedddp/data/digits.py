@@ -14,7 +14,7 @@ from fedddp.data._settings import Subset, check_test_fraction
 
 
 class Source(Subset):  # root is unused: the files come with scikit-learn
-    test_fraction: float = 0.2
+    test_fraction: float = 0.2  # share of the images kept for the test, in (0, 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,7 +28,7 @@ TRAIN, FLAMBY_SEED = 0.66, 43
 
 
 class Source(Subset):
-    standardise: str = "hospital"  # or pooled, none
+    standardise: str = "hospital"  # mean and deviation of each hospital, or pooled: of all of them, or none
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,11 +22,11 @@ from fedddp.data._table import labels
 
 class Source(Arrays):
     path: str = ""  # a folder, from the current folder or data.root, or a name on the hub
-    inputs: str = "image"  # column
-    targets: str = "label"  # column
-    clients: str = ""  # column that says whose an example is
-    train: str = "train"  # split
-    test: str = "test"  # split
+    inputs: str = "image"  # name of the column of inputs
+    targets: str = "label"  # name of the column of targets
+    clients: str = ""  # name of the column that says whose an example is; empty: none
+    train: str = "train"  # name of the set's split to train on
+    test: str = "test"  # name of the set's split to test on
 
     def load(self) -> Dataset:
         check("data.path", self.path, bool(self.path), "a folder or a name on the hub")

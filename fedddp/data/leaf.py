@@ -26,7 +26,7 @@ REMEDY = "make them with preprocess.sh of github.com/TalwalkarLab/leaf and copy 
 
 
 class Source(Images):
-    set: str = "femnist"  # or shakespeare
+    set: str = "femnist"  # which of LEAF's sets: femnist or shakespeare
     users: int = 0  # most users to read, in the order of the files; 0: all
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from fedddp.data._files import own, reading
 
 
 class Source(Arrays):
-    file: str = ""  # from the current folder or data.root
+    file: str = ""  # path of the .npz file, from the current folder or data.root
 
     def load(self) -> Dataset:
         check("data.file", self.file, bool(self.file), "the path of an .npz file, from the current folder or data.root")

@@ -23,9 +23,9 @@ from fedddp.data._settings import Images, check_test_fraction, others, share
 
 
 class Source(Images):
-    size: int = 28  # height and width of a picture; 105 as published
-    test_fraction: float = 0.2  # of each character's drawings
-    test_seed: int = 0  # of that choice; apart from the run's seed
+    size: int = 28  # height and width of a picture in pixels, from 1 to 105 (as published)
+    test_fraction: float = 0.2  # share of each character's drawings kept for the test, in (0, 1)
+    test_seed: int = 0  # seed of that choice; apart from the run's seed
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,7 +11,7 @@ from fedddp.data._files import own, reading
 
 
 class Source(Arrays):
-    file: str = ""  # from the current folder or data.root
+    file: str = ""  # path of the .safetensors file, from the current folder or data.root
 
     def load(self) -> Dataset:
         from safetensors.torch import load_file

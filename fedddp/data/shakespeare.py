@@ -23,11 +23,11 @@ REMEDY = "it is made from the plays in XML of Jon Bosak: one line of JSON for ea
 
 
 class Source(Subset):
-    file: str = "roles.jsonl.xz"  # or tinyshakespeare_input.txt.xz
-    length: int = 80  # characters of an input
-    step: int = 10  # characters between two examples' beginnings; LEAF has 1, which is ten times the data
-    test_fraction: float = 0.1
-    minimum: int = 1  # fewest training examples of a role
+    file: str = "roles.jsonl.xz"  # roles.jsonl.xz (a client is a role) or tinyshakespeare_input.txt.xz
+    length: int = 80  # characters of an input, at least 1
+    step: int = 10  # characters between two examples' beginnings, at least 1; LEAF has 1: ten times the data
+    test_fraction: float = 0.1  # share of each role's text kept for the test, its end, in (0, 1)
+    minimum: int = 1  # fewest training examples of a role, at least 1; smaller roles are left out
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,7 +13,7 @@ TABLES = ("breast_cancer", "wine", "iris", "diabetes")
 
 
 class Source(Table):
-    table: str = "breast_cancer"  # or wine, iris, diabetes
+    table: str = "breast_cancer"  # which table: breast_cancer, wine, iris or diabetes
 
     def __post_init__(self) -> None:
         super().__post_init__()

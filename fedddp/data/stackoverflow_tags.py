@@ -15,9 +15,9 @@ from fedddp.data._text import vocabulary, word_numbers
 
 
 class Source(Subset):
-    words: int = 10000  # of the vocabulary
-    tags: int = 500
-    length: int = 100  # most words of a text that are looked at
+    words: int = 10000  # number of the most frequent words to tell apart, at least 1
+    tags: int = 500  # number of the most frequent tags to predict, at least 1
+    length: int = 100  # most words of a text that are looked at, up to 10,000
     most: int = 1000  # examples of a user, the first ones; 0: all
 
     def __post_init__(self) -> None:

@@ -15,8 +15,8 @@ from fedddp.data._text import next_words, vocabulary
 
 
 class Source(Subset):
-    words: int = 10000  # of the vocabulary
-    length: int = 20  # words of a sentence; longer ones are cut, shorter ones padded
+    words: int = 10000  # number of the most frequent words to tell apart, at least 1
+    length: int = 20  # words of a sentence, at most 10,000; longer ones are cut, shorter ones padded
     most: int = 128  # sentences of a user, the first ones; 0: all
 
     def __post_init__(self) -> None:

@@ -19,10 +19,10 @@ class Moments(NamedTuple):
 
 class Solver(Descent):
     lr: float = 0.001
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 0.0
+    beta1: float = 0.9  # how slowly the mean of the gradients forgets, in [0, 1)
+    beta2: float = 0.999  # how slowly the mean of their squares forgets, in [0, 1)
+    eps: float = 1e-8  # added to the root of the squares before dividing by it, above 0
+    weight_decay: float = 0.0  # weight of ½|theta|² in the mean loss, at least 0
     decoupled: bool = False  # AdamW: decay the weights themselves rather than through the gradient
 
     def __post_init__(self) -> None:

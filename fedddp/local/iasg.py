@@ -19,8 +19,8 @@ from fedddp.rounds.solver import Fit, Samples, SamplingSolver
 
 
 class Solver(sgd.Solver, SamplingSolver):
-    burn_in: int = 0  # steps before a client's first sample, at least
-    steps_per_sample: int = 0  # 0: an epoch, which is as good as independent
+    burn_in: int = 0  # fewest steps before a client's first sample, at least 0
+    steps_per_sample: int = 0  # steps that are averaged into a sample; 0: an epoch, which is as good as independent
     samples: int = 0  # most samples of a client; 0: as many as its steps allow
 
     def __post_init__(self) -> None:

@@ -59,15 +59,15 @@ class State(NamedTuple):
 class Solver(Iterative, PosteriorSolver):
     families: ClassVar[tuple[str, ...]] = ("diagonal",)
     lr: float = 0.01
-    keep: bool = True  # momentum and step counter stay with the client
-    beta1: float = 0.9
-    beta2: float = 0.9999
-    hess_init: float = 0.1  # curvature of one example's loss to start from
-    hess_restart: bool = False  # start from hess_init in every round, not only in the first
-    samples: int = 1  # Monte-Carlo samples in each step
-    hess_approx: str = "price"  # or gradsq: the squared gradient
-    noise: str = "quantile"  # or normal: slower, and as ivon-opt draws it
-    rescale_lr: bool = False  # multiply lr by hess_init + the cavity's (mean) precision per example
+    keep: bool = True  # whether momentum and step counter stay with the client between rounds
+    beta1: float = 0.9  # how slowly the mean of the gradients forgets, in [0, 1)
+    beta2: float = 0.9999  # how slowly the estimate of the curvature forgets, in [0, 1)
+    hess_init: float = 0.1  # curvature of one example's loss to start from, at least 0
+    hess_restart: bool = False  # whether to start from hess_init in every round, not only in the first
+    samples: int = 1  # Monte-Carlo samples in each step, at least 1; each costs a gradient
+    hess_approx: str = "price"  # estimate of the curvature: price (Price's theorem), or gradsq: the squared gradient
+    noise: str = "quantile"  # how normal numbers are drawn: quantile, or normal: slower, and as ivon-opt draws them
+    rescale_lr: bool = False  # whether to multiply lr by hess_init + the cavity's (mean) precision per example
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -18,8 +18,8 @@ from fedddp.rounds.solver import PosteriorFit
 
 class Solver(ivon.Solver):
     any_cavity: ClassVar[bool] = False
-    rescale_lr: bool = True  # the package's default
-    noise: str = "normal"  # it draws its own
+    rescale_lr: bool = True  # whether to multiply lr by hess_init + the prior's precision, the package's default
+    noise: str = "normal"  # normal: the package draws its own numbers
 
     def fit(
         self, cohort: Cohort, cavity: Tensor, entropy_weight: float, start: Tensor, memory: Any, family: Family

@@ -27,10 +27,10 @@ POINTS = ("adam", "sgd")
 
 class Solver(Iterative, PosteriorSolver):
     lr: float = 0.001
-    point: str = "adam"  # the solver of the point optimum
-    args: dict[str, Any] = field(default_factory=dict)  # its own settings, beside those here
-    curvature: str = "ggn"  # or exact (the Hessian, for small models), or none
-    samples: int = 0  # random signs for each example in a diagonal GGN; 0: exact
+    point: str = "adam"  # the solver of the point optimum: adam or sgd
+    args: dict[str, Any] = field(default_factory=dict)  # settings of the point solver's own, beside those here
+    curvature: str = "ggn"  # ggn, or exact (the Hessian, for small models), or none: the prior's precision alone
+    samples: int = 0  # random signs for each example in a diagonal GGN, up to 100,000; 0: exact
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,9 +17,9 @@ class Momentum(NamedTuple):
 
 
 class Solver(Descent):
-    momentum: float = 0.0
-    nesterov: bool = False
-    weight_decay: float = 0.0
+    momentum: float = 0.0  # factor of the last step's direction that is added to a gradient, in [0, 1)
+    nesterov: bool = False  # whether to look ahead along the momentum (Nesterov)
+    weight_decay: float = 0.0  # weight of ½|theta|² in the mean loss, at least 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

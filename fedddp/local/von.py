@@ -27,11 +27,11 @@ SMALL = 1e-6  # a relative move of the mean that leaves no basin: its slopes are
 
 
 class Solver(Iterative, PosteriorSolver):
-    lr: float = 1.0
-    epochs: int = 100  # most steps; each looks at all data
-    curvature: str = "ggn"  # or exact: the Hessian
-    samples: int = 0  # pairs of samples; 0: at the mean
-    tolerance: float = 1e-10  # relative move of the natural parameters at which to stop
+    lr: float = 1.0  # step of the natural-gradient descent, in (0, 1]; 1 is a Newton step
+    epochs: int = 100  # most steps, at least 1; each looks at all of a client's data
+    curvature: str = "ggn"  # ggn, or exact: the Hessian
+    samples: int = 0  # pairs of samples in a step, up to 10,000; 0: the curvature at the mean
+    tolerance: float = 1e-10  # relative move of the natural parameters at which to stop, at least 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -67,7 +67,7 @@ class Descent(method.Method[Server, Clients], extends=True):
     """Federated averaging whose server takes the mean change for a gradient; a rule says how it steps."""
 
     compresses: ClassVar[str] = "change"
-    lr: float = 1.0  # the server's
+    lr: float = 1.0  # the server's learning rate, above 0
 
     def __post_init__(self) -> None:
         check("method.lr", self.lr, self.lr > 0, "above 0")
@@ -84,8 +84,8 @@ class Adaptive(Descent, extends=True):
 
     rule: ClassVar[str]
     lr: float = 0.01
-    beta1: float = 0.9
-    tau: float = 1e-3  # how adaptive: the larger, the closer to momentum
+    beta1: float = 0.9  # how slowly the mean of the changes forgets, in [0, 1)
+    tau: float = 1e-3  # added to the root of the squares, above 0: the larger, the closer to plain momentum
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,7 +102,7 @@ class Adaptive(Descent, extends=True):
 class Forgetting(Adaptive, extends=True):
     """The adaptive rules that forget old changes."""
 
-    beta2: float = 0.99
+    beta2: float = 0.99  # how slowly the mean of the changes' squares forgets, in [0, 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

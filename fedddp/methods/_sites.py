@@ -41,9 +41,9 @@ class SiteMethod(method.Method[Server, C, PosteriorSolver], extends=True):
     """What every method on natural parameters shares; `covariance` is the family of its Gaussians."""
 
     needs: ClassVar[type[Solver]] = PosteriorSolver
-    delta: float = 1.0  # the prior's precision; its mean is 0
-    temperature: float = 1.0  # τ: the likelihood's tempering
-    covariance: str = "diagonal"  # or isotropic, or full
+    delta: float = 1.0  # the prior's precision, above 0; its mean is 0
+    temperature: float = 1.0  # τ: the likelihood is raised to 1/τ, above 0; below 1 the data count more
+    covariance: str = "diagonal"  # family of the Gaussians: diagonal, isotropic or full
 
     def __post_init__(self) -> None:
         check("method.delta", self.delta, self.delta > 0, "above 0")

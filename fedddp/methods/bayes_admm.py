@@ -21,10 +21,10 @@ from fedddp.rounds.solver import PosteriorSolver
 
 
 class Method(DualMethod):
-    rho: float = 0.1
-    damping: float = 1.0  # the dual's step is damping x rho
-    dual_step: float = 0.0  # γ of Alg. 1, a step of its own; 0: damping x rho
-    alpha: float = 0.0  # weight of the sites in the server's step; 0: 1/(1 + rho K)
+    rho: float = 0.1  # weight of the KL divergence to the server's posterior in a client's problem, above 0
+    damping: float = 1.0  # the dual's step is damping x rho, in (0, 1]
+    dual_step: float = 0.0  # γ of Alg. 1, a step of the dual's own, above 0; 0: damping x rho
+    alpha: float = 0.0  # weight of the sites in the server's step, in (0, 1]; 0: 1/(1 + rho K)
 
     def __post_init__(self) -> None:
         super().__post_init__()

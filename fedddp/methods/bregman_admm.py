@@ -23,7 +23,7 @@ SIGNS = {"lagrangian": 4.0, "released": -2.0}  # of u's step, in units of Δ(-½
 
 
 class Method(bayes_admm.Method):
-    sign: str = "lagrangian"  # or released: see above
+    sign: str = "lagrangian"  # lagrangian, or released: the dual's step as in the authors' program (see above)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -42,17 +42,17 @@ class Server(NamedTuple):
 
 
 class Method(method.Method[Server, Clients]):
-    epochs: int = 40  # batches to make, each by a generator of its own: many small ones teach more than few large ones
-    passes: int = 10  # after each, over all batches made so far: cheap beside making one
-    generator_steps: int = 30  # per batch
-    batch_size: int = 64
-    latent: int = 256  # numbers that a made-up input is made from
-    width: int = 16  # of the generator: its last layer's channels
-    generator_lr: float = 0.001  # of its Adam
-    diversity: float = 0.5
-    lr: float = 0.001  # of the student's SGD: with 0.01 a network without normalisation does not hold still
-    momentum: float = 0.9
-    temperature: float = 20.0  # of the distillation
+    epochs: int = 40  # batches to make, from 1, each by a generator of its own: many small ones teach more
+    passes: int = 10  # passes over all batches made so far, after each new one, at least 1: cheap beside making one
+    generator_steps: int = 30  # steps of the generator for each batch, at least 1
+    batch_size: int = 64  # examples of a made-up batch, from 2 to 100,000
+    latent: int = 256  # random numbers that a made-up input is made from, at least 1
+    width: int = 16  # channels of the generator's last layer, at least 1
+    generator_lr: float = 0.001  # learning rate of the generator's Adam, above 0
+    diversity: float = 0.5  # weight of the disagreement of teacher and student in the generator's loss, at least 0
+    lr: float = 0.001  # learning rate of the student's SGD, above 0; with 0.01 networks without normalisation diverge
+    momentum: float = 0.9  # momentum of the student's SGD, in [0, 1)
+    temperature: float = 20.0  # temperature of the distillation's softmax, above 0
 
     def __post_init__(self) -> None:
         for name in ("epochs", "passes", "generator_steps", "latent", "width"):

@@ -29,9 +29,9 @@ class Clients(NamedTuple):
 
 
 class Method(method.Method[Server, Clients]):
-    alpha: float = 0.1
-    scale: str = "sum"  # what penalty and dual are added to: the sum loss f_k, or the mean loss f_k/N_k
-    dual_step: bool = True  # False holds the duals at 0, which makes it fedprox with a plain mean
+    alpha: float = 0.1  # weight of ½|theta - theta_server|² in a client's problem, and the dual's step; above 0
+    scale: str = "sum"  # what penalty and dual are added to: sum (the loss f_k) or mean (the loss f_k/N_k)
+    dual_step: bool = True  # false holds the duals at 0, which makes it fedprox with a plain mean
 
     def __post_init__(self) -> None:
         check("method.alpha", self.alpha, self.alpha > 0, "above 0")

@@ -20,7 +20,7 @@ from fedddp.rounds.solver import PointSolver
 
 class Method(method.Method):
     compresses: ClassVar[str] = "theta"
-    noise: float = 0.0  # deviation of Gaussian noise on what a client sends
+    noise: float = 0.0  # deviation of Gaussian noise on each number that a client sends, at least 0
 
     def __post_init__(self) -> None:
         check("method.noise", self.noise, self.noise >= 0, "at least 0")

@@ -11,7 +11,7 @@ from fedddp.methods._server_optimiser import Descent, Server, descend, start
 
 
 class Method(Descent):
-    momentum: float = 0.9
+    momentum: float = 0.9  # factor of the last round's direction that is added to the mean change, in [0, 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -50,20 +50,20 @@ class Server(NamedTuple):
 
 
 class Method(method.Method[Server, Mixture]):
-    members: int = 5  # models in the ensemble, and components of each client's mixture
-    mixtures: list[int] = field(default_factory=list)  # components of each client, where they differ
+    members: int = 5  # models in the ensemble, and components of each client's mixture, from 1 to 10,000
+    mixtures: list[int] = field(default_factory=list)  # components of each client, from 1 to 10,000; empty: members
     structure: str = "kron"  # of the curvature: kron, last (diagonal, and the last layer in full) or diag
-    temperature: float = 0.1  # T: below 1 the likelihood counts more
-    prior_variance: float = 0.1  # σ²
-    rule: str = "divided"  # by p^(K-1), or printed: times p^(K-1)
+    temperature: float = 0.1  # T: curvatures are divided by it, above 0; below 1 the likelihood counts more
+    prior_variance: float = 0.1  # σ²: the prior's variance, above 0
+    rule: str = "divided"  # how the prior counts: divided (by p^(K-1)) or printed (times p^(K-1))
     prior_at_clients: bool = False  # whether clients train on the posterior rather than the likelihood
-    steps: int = 300  # of the server's Adam
-    lr: float = 0.001
-    clip: float = 0.0  # largest norm of the gradient of a descent, as published 1 with kron; 0: as it is
-    median: str = "middle"  # of an even number of modes: the mean of the middle two, or lower, as published
-    validate_every: int = 30  # steps between two looks at the server's validation points, where it holds some
-    join: list[int] = field(default_factory=list)  # clients that come after the first round
-    leave: list[int] = field(default_factory=list)  # clients that go after the first round
+    steps: int = 300  # steps of the server's Adam, at least 1
+    lr: float = 0.001  # learning rate of the server's Adam, above 0
+    clip: float = 0.0  # largest norm of the gradient of a descent, as published 1 with kron; 0: no limit
+    median: str = "middle"  # of an even number of modes: middle (the mean of the two), or lower, as published
+    validate_every: int = 30  # steps between two looks at the server's validation points, if any; at least 1
+    join: list[int] = field(default_factory=list)  # numbers (from 0) of the clients that come after the first round
+    leave: list[int] = field(default_factory=list)  # numbers (from 0) of the clients that go after the first round
 
     def __post_init__(self) -> None:
         check_count("method.members", self.members, most=10_000)

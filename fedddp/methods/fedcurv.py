@@ -34,9 +34,9 @@ class Clients(NamedTuple):
 
 
 class Method(method.Method[Server, Clients]):
-    penalty: float = 1.0
-    scale: str = "mean"  # what the penalty is added to: the mean loss f_k/N_k, or the sum loss f_k
-    noise: float = 0.0  # deviation of Gaussian noise on a client's parameters and curvature
+    penalty: float = 1.0  # weight of the pull towards the other clients' parameters, at least 0
+    scale: str = "mean"  # what the penalty is added to: mean (the loss f_k/N_k) or sum (the loss f_k)
+    noise: float = 0.0  # deviation of Gaussian noise on a client's parameters and curvature, at least 0
 
     def __post_init__(self) -> None:
         check("method.penalty", self.penalty, self.penalty >= 0, "at least 0")

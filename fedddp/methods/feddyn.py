@@ -23,9 +23,9 @@ from fedddp.rounds.solver import PointSolver
 
 
 class Method(method.Method[Server, Clients]):
-    alpha: float = 0.1
-    weight_decay: float = 0.0
-    decay_scale: str = "sum"  # what the decay is added to: the sum loss f_k or, as published, the mean loss f_k/N_k
+    alpha: float = 0.1  # weight of ½|theta - theta_server|² in a client's sum loss, and the dual's step; above 0
+    weight_decay: float = 0.0  # weight of ½|theta|² in a client's problem, at least 0
+    decay_scale: str = "sum"  # what the decay is added to: sum (the loss f_k) or, as published, mean (the loss f_k/N_k)
 
     def __post_init__(self) -> None:
         check("method.alpha", self.alpha, self.alpha > 0, "above 0")

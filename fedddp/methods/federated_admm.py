@@ -33,8 +33,8 @@ class Clients(NamedTuple):
 
 
 class Method(method.Method[Server, Clients]):
-    rho: float = 0.1
-    delta: float = 1.0
+    rho: float = 0.1  # weight of ½|theta - theta_server|² in a client's problem, and the dual's step; above 0
+    delta: float = 1.0  # the prior's precision: weight of ½|theta|² beside the sum of all losses, above 0
 
     def __post_init__(self) -> None:
         check("method.rho", self.rho, self.rho > 0, "above 0")

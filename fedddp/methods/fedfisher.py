@@ -42,14 +42,14 @@ class Clients(NamedTuple):
 
 
 class Method(method.Method[Server, Clients]):
-    fisher: str = "kfac"  # or diag
-    bits: int = 0  # of each number of the Fisher information: 8 or 16; 0: as it is
+    fisher: str = "kfac"  # structure of the Fisher information: kfac or diag
+    bits: int = 0  # bits of each number of the Fisher information: 8 or 16; 0: as it is
     rank: int = 0  # leading eigenpairs of each Kronecker factor; 0: all of it
-    steps: int = 2000  # of the server's Adam
-    lr: float = 0.01
-    beta2: float = 0.99
-    eps: float = 0.01  # large: where clients know little (per example), theta stays near their mean
-    validate_every: int = 100  # steps between two looks at the server's validation points, where it holds some
+    steps: int = 2000  # steps of the server's Adam, at least 1
+    lr: float = 0.01  # learning rate of the server's Adam, above 0
+    beta2: float = 0.99  # how slowly the mean of squares of the server's Adam forgets, in [0, 1)
+    eps: float = 0.01  # of the server's Adam, above 0; large: where clients know little, theta stays near their mean
+    validate_every: int = 100  # steps between two looks at the server's validation points, if any; at least 1
 
     def __post_init__(self) -> None:
         check("method.fisher", self.fisher, self.fisher in FISHERS, " or ".join(FISHERS))

@@ -35,9 +35,9 @@ class Clients(NamedTuple):
 class Anchored(method.Method[S, Clients], extends=True):
     """What fedlap and fedlap_func share: the settings, and the clients' part in weight space."""
 
-    delta: float = 1.0
-    damping: float | str = "N_k/N"  # a number, 1/K or N_k/N
-    warmup: int = 0  # first rounds in which it is N_k/N, whatever damping says
+    delta: float = 1.0  # precision of the prior and of each client's Gaussian, above 0
+    damping: float | str = "N_k/N"  # the dual's step over delta: a number in (0, 1], 1/K or N_k/N
+    warmup: int = 0  # first rounds in which the damping is N_k/N, whatever it says; at least 0
 
     def __post_init__(self) -> None:
         check("method.delta", self.delta, self.delta > 0, "above 0")

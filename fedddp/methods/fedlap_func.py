@@ -40,11 +40,11 @@ class Server(NamedTuple):
 
 
 class Method(Anchored[Server]):
-    memory: str = "own"  # or validation: inputs held out at the server, shared by all
-    points: int = 1  # of each class in a client's own memory
-    tau: float = 1.0
-    steps: int = 500  # of Adam, at the server
-    lr: float = 0.001
+    memory: str = "own"  # own: a client's own inputs; or validation: inputs held out at the server, shared by all
+    points: int = 1  # inputs of each class in a client's own memory, from 0 to 100,000
+    tau: float = 1.0  # weight of a point of memory, per example that it speaks for; at least 0
+    steps: int = 500  # steps of the server's Adam, at least 0
+    lr: float = 0.001  # learning rate of the server's Adam, above 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

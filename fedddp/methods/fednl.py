@@ -40,16 +40,16 @@ class Clients(NamedTuple):
 class Method(method.Method[Server, Clients, Solver]):
     needs: ClassVar[type[Solver]] = Solver  # any: clients do not train
 
-    compressor: str = "rank"  # or top, identity
-    rank: int = 1  # eigenvectors that a client sends
-    top: int = 1000  # entries that a client sends
-    step: str = "corrected"  # or projected
-    floor: float = 1e-3  # least eigenvalue of the projected Hessian
-    after: bool = False  # step with the Hessian from after this round's change
-    start: str = "exact"  # in the first round clients send their Hessians whole, and they count at once; or zero
-    curvature: str = "ggn"  # the same as hessian where outputs are linear in theta; never negative elsewhere
-    decay: float = 1e-3  # l2 regularisation ½ decay |theta|² of the mean loss
-    noise: float = 0.0  # deviation of Gaussian noise on a client's gradient and Hessian
+    compressor: str = "rank"  # of a Hessian's change: rank, top or identity
+    rank: int = 1  # eigenvectors that a client sends with compressor=rank, at least 1
+    top: int = 1000  # entries that a client sends with compressor=top, at least 1
+    step: str = "corrected"  # how the Hessian is made safe: corrected (by its error's norm) or projected (by floor)
+    floor: float = 1e-3  # least eigenvalue of the projected Hessian, above 0
+    after: bool = False  # whether to step with the Hessian from after this round's change
+    start: str = "exact"  # exact: in the first round clients send their Hessians whole, which count at once; or zero
+    curvature: str = "ggn"  # ggn, which is never negative, or hessian; the same where outputs are linear in theta
+    decay: float = 1e-3  # weight of ½|theta|² in the mean loss, at least 0
+    noise: float = 0.0  # deviation of Gaussian noise on a client's gradient and Hessian, at least 0
 
     def __post_init__(self) -> None:
         check("method.rank", self.rank, self.rank >= 1, "at least 1")

@@ -38,15 +38,15 @@ class Estimate(NamedTuple):
 
 class Method(method.Method[Server, Clients, SamplingSolver]):
     needs: ClassVar[type[Solver]] = SamplingSolver
-    shrinkage: float = 0.1  # ρ: 0 leaves the identity, and more trusts the samples' covariance more
-    burn_in_rounds: int = 0  # rounds of federated averaging before the first samples
-    moments: str = "sampled"  # or exact: of a quadratic loss
-    ess: bool = False  # record the effective sample size; takes a pass over the data for each sample
+    shrinkage: float = 0.1  # ρ, at least 0: 0 leaves the identity, and more trusts the samples' covariance more
+    burn_in_rounds: int = 0  # rounds of federated averaging before the first samples, at least 0
+    moments: str = "sampled"  # sampled: from the solver's samples; or exact: of a quadratic loss
+    ess: bool = False  # whether to record the effective sample size; takes a pass over the data for each sample
     optimiser: str = "sgd"  # of the server: sgd, adam, yogi or adagrad
-    lr: float = 1.0
-    momentum: float = 0.0  # of sgd; beta1 of the others
-    beta2: float = 0.99
-    tau: float = 1e-3
+    lr: float = 1.0  # learning rate of the server's optimiser, above 0
+    momentum: float = 0.0  # of the optimiser sgd, and beta1 of the others, in [0, 1)
+    beta2: float = 0.99  # how slowly the mean of squares of adam and yogi forgets, in [0, 1)
+    tau: float = 1e-3  # added to the root of the squares by adam, yogi and adagrad, above 0
 
     def __post_init__(self) -> None:
         check("method.shrinkage", self.shrinkage, self.shrinkage >= 0, "at least 0")

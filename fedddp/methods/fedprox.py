@@ -16,8 +16,8 @@ from fedddp.rounds.solver import PointSolver
 
 
 class Method(fedavg.Method):
-    delta: float = 0.1
-    scale: str = "sum"  # what the penalty is added to: the sum loss f_k, or the mean loss f_k/N_k
+    delta: float = 0.1  # weight of ½|theta - theta_server|² in a client's problem, at least 0
+    scale: str = "sum"  # what the penalty is added to: sum (the loss f_k) or mean (the loss f_k/N_k)
 
     def __post_init__(self) -> None:
         super().__post_init__()

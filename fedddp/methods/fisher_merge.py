@@ -27,10 +27,10 @@ FISHERS: dict[str, Callable[[Cohort, Tensor], Tensor]] = {"ggn": ggn_diag, "empi
 
 
 class Method(method.Method[Server, Clients]):
-    fisher: str = "ggn"  # the Fisher information, labels drawn from the model; or empirical, labels as they are
-    floor: float = 1e-6  # mean information per example below which a coordinate takes the clients' mean
-    fallback: str = "plain"  # that mean: every client counts alike, or by its examples
-    bits: int = 0  # of what is sent, beside a sign; 0: as it is. Multiples of a layer's largest entry/(2^bits - 1)
+    fisher: str = "ggn"  # ggn: labels drawn from the model; or empirical: labels as they are
+    floor: float = 1e-6  # information per example below which a coordinate takes the clients' mean, at least 0
+    fallback: str = "plain"  # the mean where there is no information: plain (every client alike) or by examples
+    bits: int = 0  # bits of each number sent, from 1 to 23 beside a sign, in steps of a layer's largest; 0: as it is
 
     def __post_init__(self) -> None:
         check("method.fisher", self.fisher, self.fisher in FISHERS, " or ".join(FISHERS))

@@ -41,10 +41,10 @@ class Server(NamedTuple):
 
 
 class Method(method.Method[Server, Clients]):
-    layers: list[str] = field(default_factory=list)  # names of modules or parameters; none: the output layer
-    rule: str = "coordinate"  # or printed
-    curvature: str = "examples"  # D_k as a sum of the examples' squares, or total: the square of their sum
-    noise: float = 0.0  # deviation of Gaussian noise on a client's parameters and curvature
+    layers: list[str] = field(default_factory=list)  # names of modules or parameters to weight; empty: the output layer
+    rule: str = "coordinate"  # coordinate: an average in each coordinate; or printed: Eq. 7 as it stands
+    curvature: str = "examples"  # D_k: examples (the sum of the examples' squares) or total (the square of their sum)
+    noise: float = 0.0  # deviation of Gaussian noise on a client's parameters and curvature, at least 0
 
     def __post_init__(self) -> None:
         check("method.rule", self.rule, self.rule in RULES, " or ".join(RULES))

@@ -34,10 +34,10 @@ class Server(NamedTuple):
 
 
 class Method(method.Method[Server, Clients]):
-    optimiser: str = "sgd"  # or adam, yogi, adagrad
-    momentum: float = 0.9  # beta1
-    beta2: float = 0.99
-    tau: float = 1e-3
+    optimiser: str = "sgd"  # whose steps are mimicked: sgd, adam, yogi or adagrad
+    momentum: float = 0.9  # of the optimiser sgd, and beta1 of the others, in [0, 1)
+    beta2: float = 0.99  # how slowly the mean of squares of adam and yogi forgets, in [0, 1)
+    tau: float = 1e-3  # added to the root of the squares by adam, yogi and adagrad, above 0
 
     def __post_init__(self) -> None:
         check("method.optimiser", self.optimiser, self.optimiser in RULES, " or ".join(RULES))

@@ -15,8 +15,8 @@ from fedddp.rounds.solver import PosteriorSolver
 
 
 class Method(DualMethod):
-    damping: float | str = "1/K"  # a number, 1/K or N_k/N
-    warmup: int = 0  # first rounds in which it is N_k/N, whatever damping says
+    damping: float | str = "1/K"  # the site's step: a number in (0, 1], 1/K or N_k/N
+    warmup: int = 0  # first rounds in which the damping is N_k/N, whatever it says; at least 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,8 +28,8 @@ CHUNK = 1000  # examples at a time
 
 
 class Method(method.Method[Server, Clients]):
-    a: float = 0.9  # factor of the off-diagonal entries of G; 1 is plain least squares
-    choices: list[float] = field(default_factory=list)  # factors to choose from by validation, instead of a
+    a: float = 0.9  # factor of the off-diagonal entries of G, in [0, 1]; 1 is plain least squares
+    choices: list[float] = field(default_factory=list)  # factors in [0, 1] to choose from by validation, instead of a
 
     def __post_init__(self) -> None:
         check("method.a", self.a, 0 <= self.a <= 1, "in [0, 1]")

@@ -38,7 +38,7 @@ class Clients(NamedTuple):
 class Method(method.Method[Server, Clients]):
     option: str = "II"  # how c_k is renewed: I takes a pass over the client's data, II is free
     weights: str = "plain"  # of the clients in both means: plain or examples
-    lr: float = 1.0  # the server's
+    lr: float = 1.0  # the server's learning rate, above 0
 
     def __post_init__(self) -> None:
         check("method.option", self.option, self.option in ("I", "II"), "I or II")

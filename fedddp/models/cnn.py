@@ -11,8 +11,8 @@ from fedddp.models._image import channels
 
 
 class Model(model.Model):
-    channels: list[int] = field(default_factory=lambda: [16, 32])
-    groups: int = 4  # of GroupNorm
+    channels: list[int] = field(default_factory=lambda: [16, 32])  # channels of each convolution, at least one
+    groups: int = 4  # groups of each GroupNorm, a divisor of every one of channels
 
     def __post_init__(self) -> None:
         check("model.channels", self.channels, len(self.channels) > 0, "a list of at least one")

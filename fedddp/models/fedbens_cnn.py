@@ -10,8 +10,8 @@ from fedddp.models._image import check_pool, two_convolutions
 
 
 class Model(model.Model):
-    bias: bool = False
-    pool: int = 1  # average images over squares of so many pixels first
+    bias: bool = False  # whether layers add a bias
+    pool: int = 1  # side of the squares of pixels that images are averaged over first, at least 1
 
     def __post_init__(self) -> None:
         check_pool(self.pool)

@@ -16,8 +16,8 @@ from fedddp.models._image import channels, check_pool, classifier, conv
 
 
 class Model(model.Model):
-    hidden: int = 128
-    pool: int = 1  # average images over squares of so many pixels first
+    hidden: int = 128  # units of the hidden layer, at least 1
+    pool: int = 1  # side of the squares of pixels that images are averaged over first, at least 1
 
     def __post_init__(self) -> None:
         check_count("model.hidden", self.hidden)

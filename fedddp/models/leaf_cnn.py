@@ -11,7 +11,7 @@ from fedddp.models._image import channels, classifier, conv
 
 
 class Model(model.Model):
-    hidden: int = 2048
+    hidden: int = 2048  # units of the hidden layer, at least 1
 
     def __post_init__(self) -> None:
         check_count("model.hidden", self.hidden)

@@ -10,7 +10,7 @@ from fedddp.models._image import two_convolutions
 
 
 class Model(model.Model):
-    bias: bool = False
+    bias: bool = False  # whether layers add a bias
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         return two_convolutions(shape, (6, 16), [120, 84], outputs, self.bias)

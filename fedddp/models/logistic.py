@@ -9,8 +9,8 @@ from fedddp.core.check import check, check_count
 
 
 class Model(model.Model):
-    bias: bool = True
-    pool: int = 1  # average images over squares of so many pixels first: a Hessian needs few parameters
+    bias: bool = True  # whether the layer adds a bias
+    pool: int = 1  # side of the squares of pixels that images are averaged over first: a Hessian needs few parameters
 
     def __post_init__(self) -> None:
         check_count("model.pool", self.pool, most=10_000)

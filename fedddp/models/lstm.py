@@ -18,11 +18,11 @@ from fedddp.core.check import check, check_count
 
 
 class Model(model.Model):
-    embedding: int = 8
-    hidden: int = 256
-    layers: int = 2
-    projection: int = 0  # width of a linear layer before the output; 0: none
-    predict: str = "last"  # what follows the whole text, or all: what follows each position
+    embedding: int = 8  # numbers that a token is embedded in, at least 1
+    hidden: int = 256  # units of each LSTM layer, at least 1
+    layers: int = 2  # LSTM layers, from 1 to 1000
+    projection: int = 0  # units of a linear layer before the output; 0: none
+    predict: str = "last"  # last: what follows the whole text; or all: what follows each position
     vocabulary: int = 0  # different input tokens; 0: as many as there are outputs
 
     def __post_init__(self) -> None:

@@ -13,8 +13,8 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "sigmoid": nn.Sigmoi
 
 
 class Model(model.Model):
-    hidden: list[int] = field(default_factory=lambda: [200, 100])
-    activation: str = "relu"
+    hidden: list[int] = field(default_factory=lambda: [200, 100])  # units of each hidden layer
+    activation: str = "relu"  # between the layers: relu, sigmoid or tanh
 
     def __post_init__(self) -> None:
         for width in self.hidden:

@@ -15,10 +15,10 @@ from fedddp.models._image import channels
 
 
 class Model(model.Model):
-    depth: int = 20
-    norm: str = "group"  # or none
-    groups: int = 2
-    bias: bool = True  # of the output layer
+    depth: int = 20  # layers: 18, 20, 32, 44 or 56
+    norm: str = "group"  # of the convolutions: group or none
+    groups: int = 2  # groups of each GroupNorm: 1, 2, 4, 8 or 16
+    bias: bool = True  # whether the output layer adds a bias
 
     def __post_init__(self) -> None:
         check("model.depth", self.depth, self.depth in (18, 20, 32, 44, 56), "18, 20, 32, 44 or 56")

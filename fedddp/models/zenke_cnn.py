@@ -10,7 +10,7 @@ from fedddp.models._image import channels, classifier, conv
 
 
 class Model(model.Model):
-    dropout: bool = True
+    dropout: bool = True  # whether a quarter and a half of the units are dropped while training
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         layers, depth = channels(shape)

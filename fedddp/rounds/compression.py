@@ -31,11 +31,11 @@ KINDS = ("none", "bf16", "top")
 
 @dataclass
 class ExchangeSettings:
-    compress: str = "none"  # what clients send: none, bf16, or top (the largest entries, with error feedback)
-    keep: float = 0.01  # share of the entries that top sends
+    compress: str = "none"  # what clients send: none (all), bf16, or top (the largest entries, with error feedback)
+    keep: float = 0.01  # share of the entries that top sends, in (0, 1]
     secure: str = "none"  # sums that hide their parts: none, rank (of a rank's clients) or client
-    range: dict[str, float] = field(default_factory=dict)  # public grids: the largest number of a field; all: of others
-    gathered: list[str] = field(default_factory=list)  # fields that may be gathered in spite of secure
+    range: dict[str, float] = field(default_factory=dict)  # public grids: a field's largest number, above 0; or of all
+    gathered: list[str] = field(default_factory=list)  # names of message fields that may be gathered in spite of secure
 
     def __post_init__(self) -> None:
         check("exchange.compress", self.compress, self.compress in KINDS, " or ".join(KINDS))

@@ -26,13 +26,13 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 class Iterative(Solver, extends=True):
     """What every iterative solver can be told."""
 
-    lr: float = 0.1
-    epochs: int = 1
-    batch_size: int = 32
+    lr: float = 0.1  # learning rate of a client's steps on its mean loss, above 0
+    epochs: int = 1  # passes over a client's data in a round, at least 1
+    batch_size: int = 32  # examples in a step, at least 1; the last batch of an epoch may be smaller
     clip: float = 0.0  # largest norm of a client's gradient; 0: no clipping
-    schedule: str = "constant"  # of the learning rate over rounds: constant, cosine, linear
-    decay: float = 1.0  # the learning rate's factor per round, beside the schedule
-    keep: bool = False  # keep the optimiser's state between a client's rounds
+    schedule: str = "constant"  # of the learning rate over rounds: constant, cosine or linear
+    decay: float = 1.0  # the learning rate's factor per round, beside the schedule, in (0, 1]
+    keep: bool = False  # whether to keep the optimiser's state between a client's rounds
 
     def __post_init__(self) -> None:
         check("local.lr", self.lr, self.lr > 0, "a number above 0")

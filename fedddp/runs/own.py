@@ -47,7 +47,7 @@ class Kept:
 class OwnModule(Model):
     """A torch module by its class, built with model.args."""
 
-    args: dict[str, Any] = field(default_factory=dict)
+    args: dict[str, Any] = field(default_factory=dict)  # what the module's class is called with, by name
     _kind: ClassVar[type[nn.Module]]
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:

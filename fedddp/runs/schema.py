@@ -4,7 +4,7 @@ The sections data, split, model, method and local are the classes that are named
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fedddp.core import registry
 from fedddp.core.check import check, check_count, closest, first_line, hint, shown
+from fedddp.core.meanings import meanings
 from fedddp.core.objective import OBJECTIVES
 from fedddp.core.plugins import is_path, title
 from fedddp.core.registry import SECTIONS
@@ -41,22 +42,22 @@ NO_EFFECT = (
 
 @dataclass
 class FederationSettings:
-    rounds: int = 20
-    participation: float = 1.0  # share of the clients that take part in a round
-    cohort_width: int | str = 0  # most clients computed together; 0: a rule of the model's kind and size; or auto
-    measured_width: int = 0  # what auto found; written by the run
-    vectorise: bool = True  # compute a cohort's clients by vmap rather than one by one
-    seed: int | None = None  # of the sampling of clients and of their batches and noise (default: seed)
-    streams: str = "independent"  # or common, frozen: see fedddp/core/rng.py
-    dtype: str = "float32"
-    autocast: str = "none"  # or bf16: the products of local gradients in bfloat16; changes results
+    rounds: int = 20  # rounds to train, at least 0
+    participation: float = 1.0  # share of the clients that take part in a round, in (0, 1]
+    cohort_width: int | str = 0  # most clients computed together; 0: by the model's kind and size; or auto: measured
+    measured_width: int = 0  # what cohort_width=auto found; written by the run
+    vectorise: bool = True  # whether to compute a cohort's clients by vmap rather than one by one
+    seed: int | None = None  # seed of the choice of clients and of their batches and noise; null: seed
+    streams: str = "independent"  # random numbers: independent, common or frozen (see fedddp/core/rng.py)
+    dtype: str = "float32"  # type of parameters and sums: float32 or float64
+    autocast: str = "none"  # none, or bf16: the products of local gradients in bfloat16; changes results
     tf32: bool = False  # on a GPU: all products of float32 with 10 bits of mantissa instead of 23; changes results
     graphs: bool = False  # on a GPU: record local steps as CUDA graphs and replay them; same bits
     deterministic: bool = True  # on a GPU: only kernels whose bits are the same every time
-    threads: int = 1  # per rank; other numbers may change bits
-    on_bad_client: str = "stop"  # or skip: leave a failing client out and go on
-    check_every: int = 10  # rounds between two checks that all ranks hold the same server state
-    timeout: float = 600.0  # seconds to wait for another rank
+    threads: int = 1  # threads of each rank, at least 1; other numbers may change bits
+    on_bad_client: str = "stop"  # stop, or skip: leave a failing client out and go on
+    check_every: int = 10  # rounds between two checks that all ranks hold the same server state, at least 1
+    timeout: float = 600.0  # seconds to wait for another rank, at most a year
     rows: str = "device"  # where client memory is kept and sums wait: device, host or file (in TMPDIR); same bits
     fits: str = ""  # a folder for the clients' first fits, which one-shot methods can then share; same bits
 
@@ -97,10 +98,10 @@ class FederationSettings:
 
 @dataclass
 class EvaluationSettings:
-    every: int = 1  # rounds between two evaluations; the last three rounds are always evaluated
-    at: list[int] = field(default_factory=list)  # rounds n at which n - 2, n - 1 and n are evaluated, too
-    samples: int = 32  # posterior samples to average, for methods that have a posterior; 0: none
-    ood: str = ""  # a data set to tell from the test set by predictive entropy
+    every: int = 1  # rounds between two evaluations, at least 1; the last three rounds are always evaluated
+    at: list[int] = field(default_factory=list)  # rounds n, from 1, at which n - 2, n - 1 and n are evaluated, too
+    samples: int = 32  # posterior samples to average, up to 100,000, for methods that have a posterior; 0: none
+    ood: str = ""  # name of a data set to tell from the test set by predictive entropy; empty: none
     histograms: int = 10  # rounds between two histograms in TensorBoard; 0: none, and no pictures
 
     def __post_init__(self) -> None:
@@ -119,8 +120,8 @@ class EvaluationSettings:
 @dataclass
 class CheckpointSettings:
     every: int = 0  # rounds between two checkpoints; 0: as often as costs at most `share` of the time
-    share: float = 0.05
-    keep_clients: bool = False  # keep the clients' memory when the run is done
+    share: float = 0.05  # most of the run's time that checkpoints may take with every=0, in (0, 1]
+    keep_clients: bool = False  # whether to keep the clients' memory when the run is done, to make it longer
 
     def __post_init__(self) -> None:
         check("checkpoint.every", self.every, self.every >= 0, "at least 0")
@@ -133,10 +134,34 @@ PLAIN: dict[str, type[Any]] = {
     "evaluation": EvaluationSettings,
     "checkpoint": CheckpointSettings,
 }
+
+
+@dataclass
+class RunSettings:
+    """The keys that stand in no section."""
+
+    seed: int = 0  # of everything random, an integer of 64 bits; split, model and federation may have one of their own
+
+
+@dataclass
+class DataExtra:
+    place: str = "auto"  # where a device finds the training examples: device, host or auto; same bits
+
+
+@dataclass
+class SplitExtra:
+    seed: int | None = None  # seed of who gets which examples; null: seed
+
+
+@dataclass
+class ModelExtra:
+    seed: int | None = None  # seed of the parameters to start from; null: seed
+    loss: str = "auto"  # auto: as the data's targets are; or the name of a loss that fits them
+
+
+BESIDE: dict[str, type[Any]] = {"data": DataExtra, "split": SplitExtra, "model": ModelExtra}
 EXTRA: dict[str, dict[str, Any]] = {  # keys beside the class's own, and their defaults
-    "data": {"place": "auto"},  # where a device finds the training examples: device, host or auto; same bits
-    "split": {"seed": None},
-    "model": {"seed": None, "loss": "auto"},
+    section: {own.name: own.default for own in fields(schema)} for section, schema in BESIDE.items()
 }
 
 
@@ -166,6 +191,22 @@ def typed(section: str, schema: type[Any], given: Mapping[str, Any]) -> tuple[An
     declared = kinds(schema)
     for key in given:
         known(f"{section}.", key, set(declared))
+    try:
+        return _made(section, schema, declared, given)
+    except ValueError as error:
+        raise _with_meaning(error, section, schema) from error
+
+
+def _with_meaning(error: ValueError, section: str, schema: type[Any]) -> ValueError:
+    """An error about a key's value also says what the key is."""
+    key = str(error).partition("=")[0].removeprefix(f"{section}.")
+    text = meanings(schema).get(key)
+    return ValueError(f"{error} ({section}.{key}: {text})") if text else error
+
+
+def _made(
+    section: str, schema: type[Any], declared: Mapping[str, Any], given: Mapping[str, Any]
+) -> tuple[Any, dict[str, Any]]:
     values = {key: settled(f"{section}.{key}", declared[key], value) for key, value in given.items()}
     try:
         merged = OmegaConf.structured(schema)

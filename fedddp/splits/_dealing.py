@@ -14,7 +14,7 @@ MOST = 100_000_000  # clients
 class Counted(Split, extends=True):
     """A split into a given number of clients; most move points of the largest ones to those below `minimum`."""
 
-    clients: int = 10
+    clients: int = 10  # number of clients, at least 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -27,7 +27,7 @@ class Counted(Split, extends=True):
 class Mixed(Counted, extends=True):
     """A split by Dirichlet draws over classes."""
 
-    alpha: float = 0.5  # small: few classes per client
+    alpha: float = 0.5  # concentration of a client's mix of classes, above 0; small: few classes per client
 
     def __post_init__(self) -> None:
         super().__post_init__()

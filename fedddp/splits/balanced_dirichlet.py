@@ -19,8 +19,8 @@ from fedddp.splits._dealing import Mixed, check_alpha, class_sizes, deal_counts,
 
 
 class Split(Mixed):
-    parents: list[int] = field(default_factory=list)  # the coarse class of each class; none: no coarse classes
-    child_alpha: float = 10.0  # of the mix within a coarse class
+    parents: list[int] = field(default_factory=list)  # each class's coarse class, from 0; empty: no coarse classes
+    child_alpha: float = 10.0  # concentration of the mix within a coarse class, above 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

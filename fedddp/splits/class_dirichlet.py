@@ -13,7 +13,7 @@ from fedddp.splits._dealing import Mixed, class_sizes, counts_of, deal_counts, f
 
 
 class Split(Mixed):
-    alpha: float = 0.1  # small: a class lies with few clients
+    alpha: float = 0.1  # concentration of a class's shares, above 0; small: a class lies with few clients
 
     def deal(self, examples: Examples, generator: torch.Generator) -> list[Tensor]:
         targets = labels(examples)

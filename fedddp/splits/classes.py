@@ -20,10 +20,10 @@ from fedddp.splits._numpy import fixed_classes
 class Split(Counted):
     repeats: ClassVar[bool] = True
     clients: int = 100
-    classes: int = 2
-    points: int = 0  # of each class; 0: as many as there are for all
-    dealing: str = "balanced"  # or numpy: see above
-    numpy_seed: int = 0  # of dealing=numpy
+    classes: int = 2  # classes of each client, at least 1
+    points: int = 0  # points of each class that a client gets; 0: as many as there are for all
+    dealing: str = "balanced"  # balanced: every class as often; or numpy: as published (see above)
+    numpy_seed: int = 0  # seed of dealing=numpy, from 0 to 4294967295
 
     def __post_init__(self) -> None:
         super().__post_init__()

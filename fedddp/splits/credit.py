@@ -18,8 +18,8 @@ MOST = 1_000_000  # points of a client
 
 
 class Split(Counted):
-    sizes: list[int] = field(default_factory=lambda: [36, 67])  # points of a client in the first and second half
-    positives: list[float] = field(default_factory=lambda: [0.06, 0.66])  # the share of class 1 among them
+    sizes: list[int] = field(default_factory=lambda: [36, 67])  # points of a client in either half
+    positives: list[float] = field(default_factory=lambda: [0.06, 0.66])  # shares of class 1 among them, in [0, 1]
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -31,10 +31,10 @@ DEALINGS = ("exact", "published", "numpy")
 
 
 class Split(Mixed):
-    size_alpha: float = 1.0  # small: very unequal clients
-    dealing: str = "exact"  # or published, or numpy: see above
-    numpy_seed: int = 0  # of dealing=numpy
-    share: float = 1.0  # of each class, with dealing=numpy
+    size_alpha: float = 1.0  # concentration of the clients' sizes, above 0; small: very unequal clients
+    dealing: str = "exact"  # exact: every point once; or published, or numpy: as in two programs (see above)
+    numpy_seed: int = 0  # seed of dealing=numpy, from 0 to 4294967295
+    share: float = 1.0  # share of each class that is dealt out, with dealing=numpy, in (0, 1]
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,9 +16,9 @@ from fedddp.splits._numpy import per_client
 
 
 class Split(Mixed):
-    clients: int = 5
-    alpha: float = 0.1
-    numpy_seed: int = 3  # as published, whatever the run's seed
+    clients: int = 5  # number of clients, at least 1
+    alpha: float = 0.1  # concentration of a client's mix of classes, above 0; small: few classes per client
+    numpy_seed: int = 3  # seed of the split, from 0 to 4294967295; as published, whatever the run's seed
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,7 +21,7 @@ from fedddp.splits._dealing import by_owner
 
 
 class Split(shards.Split):
-    path: str = ""  # of the file
+    path: str = ""  # path of a .json or .npz file that lists each client's examples
 
     def deal(self, examples: Examples, generator: torch.Generator) -> list[Tensor]:
         path = Path(self.path).expanduser()

@@ -9,7 +9,7 @@ from fedddp.splits._dealing import Counted, counts_of, fill_up
 
 
 class Split(Counted):
-    sigma: float = 1.0  # 0: equal sizes
+    sigma: float = 1.0  # deviation of the logarithm of a client's size, at least 0; 0: equal sizes
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,7 +13,7 @@ from fedddp.splits._dealing import by_owner
 
 
 class Split(shards.Split):
-    minimum: int = 1  # leave smaller clients out
+    minimum: int = 1  # fewest examples of a client, at least 0; smaller ones are left out
     keep: int = 0  # take only so many of the clients, drawn at random; 0: all
     merge: int = 0  # put them together into so many, at random; 0: each for itself
     most: int = 0  # take only the first so many examples of each; 0: all

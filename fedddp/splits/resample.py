@@ -21,8 +21,8 @@ SOME = 10_000  # clients dealt at a time, so that nothing beside the result grow
 class Split(Mixed):
     repeats: ClassVar[bool] = True
     clients: int = 1000
-    minimum: int = 10  # smallest client
-    most: int = 20  # largest client
+    minimum: int = 10  # fewest examples of a client, at least 1
+    most: int = 20  # most examples of a client, at least split.minimum
 
     def __post_init__(self) -> None:
         super().__post_init__()

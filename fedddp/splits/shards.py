@@ -15,8 +15,8 @@ MOST = 10_000  # pieces for each client
 
 
 class Split(Counted):
-    shards: int = 2  # pieces for each client
-    distinct: bool = True  # pieces of different classes, wherever the classes' sizes allow it
+    shards: int = 2  # pieces of sorted data for each client, at least 1
+    distinct: bool = True  # whether a client's pieces are of different classes, wherever the classes' sizes allow it
 
     def __post_init__(self) -> None:
         super().__post_init__()
