@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 LONGEST = 80  # letters of a value that an error shows
-MANY = 320  # letters of a list of choices
+MANY = 240  # letters of a list of choices
 
 
 def check(key: str, value: object, fine: bool, choices: str) -> None:

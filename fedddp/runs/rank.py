@@ -4,7 +4,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +123,31 @@ def keep_memory() -> None:
 
 
 def end_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the launcher dies, so that no rank is left behind (Linux)."""
+    """Ask the kernel for SIGTERM when the launcher dies, so that no rank is left behind (Linux).
+
+    The kernel says nothing of a launcher that died before it was asked; a rank of a world of one would then run to
+    its end by itself. What adopts such a process (init, systemd, slurmstepd) is no Python program of the same user,
+    which some ancestor of a rank is as long as its launcher lives.
+    """
     if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGTERM))
+        if not any(map(_is_python, _ancestors())):
+            raise ProcessLookupError("the launcher that started this rank is gone: start the job again with --resume")
+
+
+def _ancestors() -> Iterator[int]:
+    pid = os.getppid()
+    while pid > 0:
+        yield pid
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):  # gone meanwhile, or not to be seen
+            return
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        return "python" in os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:  # another user's, or gone
+        return False

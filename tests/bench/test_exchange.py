@@ -9,7 +9,7 @@ from fedddp.exchange.group import Exchange
 
 def test_both_ways_are_measured_with_their_parts(worlds):
     for row in worlds(2).run(measure):
-        assert set(row["seconds"]) == {"float32", "exact", *PARTS}
+        assert set(row["seconds"]) == {"float32", "exact", "masked", *PARTS}
         assert all(seconds > 0 for seconds in row["seconds"].values())
         assert row["bytes_ratio"] == pytest.approx(2.0, abs=1e-3)
         assert "2,000,000 numbers  2 ranks" in line(row)

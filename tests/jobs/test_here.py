@@ -43,3 +43,22 @@ def test_a_killed_launcher_leaves_no_process_and_nothing_in_tmpdir(tmp_path, way
     await_("the end of the ranks", lambda: not any(map(alive, ranks)), 60)
     assert [str(path.relative_to(scratch)) for path in scratch.rglob("*")] == []
     assert list((out / "checkpoints").glob("round-*")), (tmp_path / "log").read_text()
+
+
+# An agent of torchrun that is killed while its only rank still imports torch.
+GONE = """
+import subprocess, sys
+subprocess.Popen(sys.argv[1:])
+"""
+
+
+def test_a_rank_whose_launcher_was_gone_before_it_came_up_ends(tmp_path):
+    out, log = tmp_path / "run", tmp_path / "log"
+    command = [sys.executable, "-m", "fedddp", "run", "--out", str(out), *WORDS]
+    env = environment(TORCHELASTIC_RUN_ID="gone", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", OMP_NUM_THREADS="1")
+    env |= {"SLOW": str(tmp_path / "pace"), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29599"}
+    (tmp_path / "pace").write_text("0.05")
+    with open(log, "w") as file:
+        subprocess.run([sys.executable, "-c", GONE, *command], env=env, stdout=file, stderr=file, check=True)
+    await_("its last words", lambda: "the launcher that started this rank is gone" in log.read_text(), 120)
+    assert not (out / "metrics.jsonl").exists()

@@ -35,7 +35,7 @@ from tests.soak.restarts import alive, free_port
 # Every method that keeps a row per client, and one whose solver does (local.keep).
 METHODS = ["scaffold", "fedcurv", "fednl", "fedfisher", "fedbens", "local", "fedavg"]
 METHODS += ["federated_admm", "fedadmm", "feddyn", "fedlap", "fedlap_cov", "fedlap_func"]
-METHODS += ["pvi", "bayes_admm", "bregman_admm"]
+METHODS += ["pvi", "bayes_admm", "bregman_admm", "fedep"]
 TIMEOUT = 20  # federation.timeout
 SLACK = 40.0  # torchrun gives a stopped rank 30 s of its own; and the machine is busy
 START = 180.0  # seconds until the first round of an attempt
