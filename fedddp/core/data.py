@@ -88,6 +88,7 @@ class Dataset:
     validation: Examples | None = None  # held out at the server
     tokens: bool = False  # integer inputs that stay integers
     label_names: tuple[str, ...] = ()
+    client_names: tuple[str, ...] = ()  # of the natural clients, by their number
     bag: int = 0  # above 0: stored word numbers 1..bag become a bag of words; 0 is padding, bag + 1 an unknown word
     held: Held | None = None  # what a device holds of the training examples
     streamed: bool = False  # whether a device is sent every batch instead

@@ -16,6 +16,7 @@ NAMES = {  # ours, and the usual short ones
     "test_inputs": "x_test",
     "test_targets": "y_test",
 }
+MANY, SHARE = 50, 0.05  # different targets, and their share of the examples, above which they may be no classes
 LABELS = (torch.uint8, torch.bool)  # a 0 or 1 for each of several
 
 
@@ -26,7 +27,13 @@ class Arrays(Images, extends=True):
     floats [N, L] a 0 or 1 for each of L labels.
     """
 
-    def from_arrays(self, arrays: Mapping[str, Tensor], where: str, label_names: tuple[str, ...] = ()) -> Dataset:
+    def from_arrays(
+        self,
+        arrays: Mapping[str, Tensor],
+        where: str,
+        label_names: tuple[str, ...] = (),
+        client_names: tuple[str, ...] = (),
+    ) -> Dataset:
         absent = [name for name, short in NAMES.items() if name not in arrays and short not in arrays]
         if absent:
             has = shown(", ".join(arrays))
@@ -34,10 +41,12 @@ class Arrays(Images, extends=True):
         train, test = (_examples(arrays, part, where) for part in ("train", "test"))
         _refuse_differing(train, test, where)
         classes = _classes(train.targets, test.targets)
+        _refuse_quantity(train.targets, classes, where)
+        names = {"label_names": label_names, "client_names": client_names}
         if train.inputs.dtype == torch.uint8:
-            return self._fit(self.dataset(train, test, classes, label_names=label_names), where)
+            return self._fit(self.dataset(train, test, classes, **names), where)
         tokens = not train.inputs.is_floating_point()
-        data = Subset.dataset(self, train, test, classes, tokens=tokens, label_names=label_names)
+        data = Subset.dataset(self, train, test, classes, tokens=tokens, **names)
         self._fit(data, where)
         if tokens or self.pixels != "standardised":
             return data
@@ -102,3 +111,15 @@ def _classes(train: Tensor, test: Tensor) -> int:
     if train.is_floating_point():
         return 0
     return int(max(train.max(), test.max())) + 1
+
+
+def _refuse_quantity(targets: Tensor, classes: int, where: str) -> None:
+    """Many integers with gaps between them are hardly the numbers of classes: a price, a year, an identifier."""
+    if targets.dim() != 1 or not classes:
+        return
+    different = len(targets.unique())
+    if different > MANY and different > SHARE * len(targets) and different < classes / 2:
+        raise ValueError(
+            f"{where}: targets hold {different} different integers up to {classes - 1}; store them as floats to "
+            "predict a number, or, if they are classes, number these from 0 without gaps"
+        )

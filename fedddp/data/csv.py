@@ -1,8 +1,8 @@
 """A table of your own: numbers standardised, categories one 0/1 column each (data.file, data.target).
 
 Rows with a missing value (empty, ?, NA, NaN, null) are left out. A column is a number if all its cells are. The test
-rows are a second file's, or a share of the first (the same share of every class). A target of numbers with more than 50
-different ones, in more than one of 20 rows, could be either: data.regression=true or data.classes=true says which.
+rows are a second file's, or a share of the first (the same share of every class). A target of many different numbers
+(`could_be_either`) may be a class or a quantity: data.regression=true or data.classes=true says which.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,12 @@ from torch import Tensor
 
 from fedddp.core.check import check, shown
 from fedddp.core.data import Dataset, Examples
+from fedddp.data._arrays import MANY, SHARE
 from fedddp.data._files import own
 from fedddp.data._settings import Table
 from fedddp.data._table import complete, encode, labels, numbers, read_rows
 
-MANY, SHARE = 50, 0.05  # different numbers, and their share of the rows, above which a target may be no class
+FEW = 10  # different numbers in a target, up to which they are taken for classes
 
 
 class Source(Table):
@@ -46,11 +47,10 @@ class Source(Table):
         check("data.client", self.client, bool(kept), f"another column: nothing is left of {self.file} to predict from")
         inputs, numeric = encode([columns[n] for n in kept], [names[n] for n in kept])
         targets, classes = self._targets(columns[target], names[target])
-        clients = labels(columns[client])[0] if self.client else None
+        clients, owners = labels(columns[client]) if self.client else (None, ())
         test = torch.arange(len(rows), len(targets)) if self.test_file else None
-        return self.rows(
-            Examples(inputs, targets, clients), len(classes), numeric=numeric, test=test, label_names=classes
-        )
+        examples, more = Examples(inputs, targets, clients), {"label_names": classes, "client_names": owners}
+        return self.rows(examples, len(classes), numeric=numeric, test=test, **more)
 
     def _targets(self, cells: Sequence[str], name: str) -> tuple[Tensor, tuple[str, ...]]:
         """Class numbers and the classes' names, or numbers."""
@@ -61,7 +61,7 @@ class Source(Table):
             check("data.target", name, values is not None, "a column of numbers for data.regression=true")
             assert values is not None
             return values, ()
-        if values is not None and len(classes) > MANY and len(classes) > SHARE * len(cells) and not self.classes:
+        if values is not None and not self.classes and could_be_either(values, len(classes)):
             raise ValueError(
                 f"data.target={name}: holds {len(classes)} different numbers in {len(cells)} rows; say "
                 "data.regression=true, or, if they are classes, data.classes=true"
@@ -99,3 +99,11 @@ class Source(Table):
         choices = f"one of {shown(', '.join(names))}, or a number"
         check(key, wanted, wanted.isdecimal() and len(wanted) < 10 and int(wanted) < len(names), choices)
         return int(wanted)
+
+
+def could_be_either(values: Tensor, different: int) -> bool:
+    """Whether a target of so many different numbers may be a quantity: of many, fractions, or hardly any twice."""
+    if different > MANY and different > SHARE * len(values):
+        return True
+    fractions = bool((values != values.round()).any())
+    return different > FEW and (fractions or different > len(values) / 2)

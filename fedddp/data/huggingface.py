@@ -36,9 +36,11 @@ class Source(Arrays):
         arrays = {f"{part}_inputs": numbers(columns[part][self.inputs]) for part in columns}
         named, names = self._numbered(columns, self.targets)
         arrays |= {f"{part}_targets": values for part, values in named.items()}
+        owners: tuple[str, ...] = ()
         if self.clients:
-            arrays |= {f"{part}_clients": values for part, values in self._numbered(columns, self.clients)[0].items()}
-        return self.from_arrays(arrays, self.path, names)
+            numbered, owners = self._numbered(columns, self.clients)
+            arrays |= {f"{part}_clients": values for part, values in numbered.items()}
+        return self.from_arrays(arrays, self.path, names, owners)
 
     def _columns(self, place: Path, split: str) -> dict[str, list[Any]]:
         """The wanted columns of a split, as plain lists."""

@@ -39,8 +39,9 @@ class Source(Images):
         train = self._read(place / "train", numbers)
         test = self._read(place / "test", numbers)
         if self.set == "shakespeare":
-            return Subset.dataset(self, train, test, len(LETTERS), tokens=True, label_names=tuple(LETTERS))
-        return self.dataset(train, test, classes=62)
+            names = {"label_names": tuple(LETTERS), "client_names": tuple(numbers)}
+            return Subset.dataset(self, train, test, len(LETTERS), tokens=True, **names)
+        return self.dataset(train, test, classes=62, client_names=tuple(numbers))
 
     def _read(self, place: Path, numbers: Numbers) -> Examples:
         inputs, targets, clients = [], [], []

@@ -3,10 +3,11 @@
 import re
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 
-from fedddp.data import credit, csv, heart, sklearn
+from fedddp.data import credit, csv, heart, npz, sklearn
 
 
 def crx(path: Path) -> None:
@@ -226,3 +227,33 @@ def test_the_real_hospitals_are_flambys(data_root: Path) -> None:
     assert data.input_shape == (13,)
     assert bool(data.train.inputs.isfinite().all())
     assert float(data.test.inputs.abs().max()) < 20
+
+
+@pytest.mark.parametrize(
+    ("values", "asked"),
+    [
+        ([f"{n % 12}.5" for n in range(400)], True),  # fractions
+        ([str(n) for n in range(30)], True),  # hardly any twice
+        ([str(n % 26) for n in range(400)], False),  # letters
+        (["0.5", "1.5"] * 50, False),
+        ([str(n % 11) for n in range(400)], False),
+    ],
+)
+def test_a_quantity_is_asked_about(tmp_path: Path, values: list[str], asked: bool) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("x,y\n" + "".join(f"{n % 9},{value}\n" for n, value in enumerate(values)))
+    if not asked:
+        assert csv.Source(file=str(file)).load().classes == len(set(values))
+        return
+    with pytest.raises(ValueError, match=r"say data.regression=true, or, if they are classes, data.classes=true"):
+        csv.Source(file=str(file)).load()
+    assert csv.Source(file=str(file), regression=True).load().classes == 0
+
+
+def test_integers_with_gaps_are_no_classes(tmp_path: Path) -> None:
+    """A price in whole euros would become 99,001 classes."""
+    arrays = {"inputs": torch.zeros(100, 2), "targets": torch.arange(100) * 1000}
+    file = tmp_path / "a.npz"
+    numpy.savez(file, **{f"{part}_{name}": array for part in ("train", "test") for name, array in arrays.items()})
+    with pytest.raises(ValueError, match="100 different integers up to 99000; store them as floats"):
+        npz.Source(file=str(file)).load()
