@@ -29,13 +29,13 @@ from fedddp.exchange.group import Exchange
 from fedddp.jobs import here, rendezvous
 from fedddp.jobs import sweep as sweeps
 from fedddp.jobs.options import Options
-from fedddp.jobs.planned import plan
+from fedddp.jobs.planned import place, plan
 from fedddp.rounds.federate import Federation, Report
 from fedddp.rounds.method import Method
 from fedddp.rounds.solver import Solver
 from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
-from fedddp.runs.claim import default_folder
+from fedddp.runs.claim import default_folder, home
 from fedddp.runs.config import Config
 from fedddp.runs.evaluate import Evaluator
 from fedddp.runs.finished import Run
@@ -93,7 +93,7 @@ def run(
         seed=seed,
         settings=settings,
     )
-    name = configuration.stem(experiment) if experiment or _named_data(data, clients) else "python"
+    name = home(experiment, config) if experiment or _named_data(data, clients) else "python"
     out = Path(folder) if folder is not None else default_folder(Path("runs") / name, config, resume)
     module = model if isinstance(model, nn.Module) else None
     if not (resume and not damaged(out / "summary.json") and _same(out, config)):
@@ -280,7 +280,7 @@ def sweep(
     The runs are returned when they have ended; on a Slurm cluster with wait=False, at once.
     """
     points = _points(grid or {})
-    folder = Path(out) if out is not None else Path("runs") / configuration.stem(experiment)
+    folder = Path(out) if out is not None else place(experiment, points)
     options = Options(cluster, profile, ranks=ranks, max_parallel=max_parallel, out=folder, wait=wait)
     if sweeps.launch(options, experiment, points):
         raise RunFailed(

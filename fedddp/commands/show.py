@@ -17,11 +17,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def call(arguments: argparse.Namespace) -> int:
     from fedddp.runs import config as configuration
+    from fedddp.runs.asked import NAME
     from fedddp.runs.schema import flatten
 
     config = configuration.load(*configuration.split_words(arguments.words))
     said = _meanings(config) if arguments.explain else config.origin
-    rows = [(f"{key}: {json.dumps(value)}", said.get(key, "")) for key, value in flatten(config.values)]
+    shown = {key: value for key, value in config.values.items() if key != NAME}
+    rows = [(f"{key}: {json.dumps(value)}", said.get(key, "")) for key, value in flatten(shown)]
     width = max(len(left) for left, _ in rows)
     for left, source in rows:
         print(f"{left:<{width}}  # {source}")

@@ -15,6 +15,8 @@ def call(arguments: argparse.Namespace) -> int:
     from fedddp.core.shards import Shards
     from fedddp.runs import config as configuration
     from fedddp.runs import split_picture
+    from fedddp.runs.claim import home
+    from fedddp.runs.clients import natural
 
     name, overrides = configuration.split_words(arguments.words)
     config = configuration.load(name, overrides)
@@ -22,11 +24,12 @@ def call(arguments: argparse.Namespace) -> int:
     shards = Shards.deal(config.split, data.train, config.seed_of("split"))
     counts = shards.count(data.train.targets, data.classes)
     sizes, names = shards.num_examples.numpy(), data.label_names
-    experiment_name = configuration.stem(name)
+    who = natural(shards, data)
+    experiment_name = home(name, config)
     title = f"{experiment_name}: {config.title('data')} by {config.title('split')}, seed {config.seed_of('split')}"
     out = arguments.out or Path("runs") / experiment_name / "split.png"
     out.parent.mkdir(parents=True, exist_ok=True)
-    split_picture.draw(counts, sizes, title, names).savefig(out, dpi=150)
-    print(split_picture.text(counts, sizes, names))
+    split_picture.draw(counts, sizes, title, names, who).savefig(out, dpi=150)
+    print(split_picture.text(counts, sizes, names, who))
     print(f"split {shards.digest()}\n{out}")
     return 0

@@ -9,7 +9,7 @@ from fedddp.core.registry import SECTIONS
 from fedddp.jobs import rendezvous
 from fedddp.jobs.grid import Point
 from fedddp.runs import config as configuration
-from fedddp.runs.claim import write_config
+from fedddp.runs.claim import home, own_folder, write_config
 from fedddp.runs.config import Config
 from fedddp.runs.schema import flatten
 
@@ -37,6 +37,12 @@ def _whole(path: Path) -> bool:
     return True
 
 
+def place(experiment: str | None, points: Sequence[Point]) -> Path:
+    """Where the runs of a sweep go if nobody says: a folder named as the experiment, or as its data."""
+    config = fit(experiment, points[0] if points else [])[1]
+    return Path("runs") / home(experiment, config)
+
+
 def plan(experiment: str | None, points: Sequence[Point], out: Path) -> list[Planned]:
     """One run per configuration: points that differ in nothing that matters are one.
 
@@ -50,7 +56,8 @@ def plan(experiment: str | None, points: Sequence[Point], out: Path) -> list[Pla
         words, config = fit(experiment, point)
         taken |= {_key(word) for word in words}
         refused |= {_key(word): [*filter(_is_name, point), word] for word in point if word not in words}
-        runs.setdefault(config.hash, Planned(tuple(words), config, out / config.folder_name))
+        if config.hash not in runs:
+            runs[config.hash] = Planned(tuple(words), config, own_folder(out, config))
     for key in refused.keys() - taken:
         configuration.load(experiment, refused[key])  # raises, naming the key and the closest that exists
     return list(runs.values())

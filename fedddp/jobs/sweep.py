@@ -10,12 +10,11 @@ from pathlib import Path
 from fedddp.jobs import pool, states
 from fedddp.jobs.grid import Point
 from fedddp.jobs.options import Options
-from fedddp.jobs.planned import Planned, plan
+from fedddp.jobs.planned import Planned, place, plan
 from fedddp.jobs.profile import Profile, Size, load
 from fedddp.jobs.states import State
 from fedddp.jobs.table import differences
 from fedddp.runs import lock
-from fedddp.runs.config import stem
 
 POLL = 3.0  # seconds between two looks at the queue
 ENDED_WELL = ("done", "cancelled")
@@ -27,13 +26,12 @@ def launch(options: Options, experiment: str | None, points: Sequence[Point]) ->
         raise ValueError(f"--nodes {options.nodes}: this machine is one node; several need --cluster slurm")
     if options.cluster == "local" and not options.dry_run:
         pool.warm()
-    name = stem(experiment)
-    out = options.out or Path("runs") / name
+    out = options.out or place(experiment, points)
     runs = plan(experiment, points, out)
     if points and len(points) > len(runs):
         print(f"{len(points)} points are {len(runs)} different runs")
     if options.cluster == "slurm":
-        return _on_slurm(options, f"fedddp-{name}", runs, out)
+        return _on_slurm(options, f"fedddp-{out.name}", runs, out)
     if options.dry_run:
         _open(runs, out)
         return 0

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from fedddp.core.files import Damaged, check_text, write_sealed_text
 from fedddp.rounds import checkpoint
-from fedddp.runs.config import Config, read
+from fedddp.runs.config import Config, read, stem
 from fedddp.runs.schema import flatten, relevant
 
 NAME = "config.yaml"
@@ -51,9 +51,25 @@ def origin(config: Config) -> str:
 
 def default_folder(parent: Path, config: Config, resume: bool) -> Path:
     """Named by the configuration; on resume, that of the same run with another number of rounds, if there is one."""
-    own = parent / config.folder_name
+    own = own_folder(parent, config)
     found = find(parent, config) if resume and not own.exists() else None
     return found or own
+
+
+def home(experiment: str | None, config: Config) -> str:
+    """What the folder of an experiment's runs is called: as the experiment, or without one as the data."""
+    if experiment:
+        return stem(experiment)
+    file = config.values["data"].get("file") or config.values["data"].get("path")
+    return Path(str(file)).stem if file else config.title("data")
+
+
+def own_folder(parent: Path, config: Config) -> Path:
+    """What the configuration is named; or how it was named before, by somebody who wrote the same in other words."""
+    own = parent / config.folder_name
+    if own.exists():
+        return own
+    return next(iter(sorted(parent.glob(f"{config.title('method')}-*{config.hash}"))), own)
 
 
 def find(parent: Path, config: Config) -> Path | None:
@@ -113,7 +129,7 @@ def _same(folder: Path, config: Config, theirs: Mapping[str, Any], resume: bool)
                 f"{config.federation.rounds}, or choose another --out"
             )
     elif relevant(theirs) != config.relevant:
-        keys = [k for k in sorted({*mine, *other}) if mine.get(k) != other.get(k)]
+        keys = [k for k in sorted({*mine, *other}) if mine.get(k) != other.get(k) and not k.startswith("asked.")]
         changed = ", ".join(f"{k}={other.get(k)} (now {mine.get(k)})" for k in keys[:4])
         raise ValueError(
             f"{folder} holds a run of another configuration: {changed} (in its {NAME}); choose another --out"

@@ -3,25 +3,47 @@
 from collections.abc import Sequence
 from typing import Any
 
+from fedddp.core.data import Dataset
+from fedddp.core.shards import Shards
 from fedddp.core.task import Task
 
 MOST_COUNTED = 10_000  # clients whose classes are counted
 
 
-def split(task: Task) -> dict[str, Any]:
-    """Who has how many examples of which class."""
+def split(task: Task, given: Sequence[str] = ()) -> dict[str, Any]:
+    """Who has how many examples of which class; `clients` are their names."""
     counts = task.shards.count(task.data.train.targets.cpu(), task.data.classes)
     sizes = task.shards.num_examples.tolist()
-    return {"counts": counts.tolist(), "sizes": sizes, "names": list(task.data.label_names)}
+    return {
+        "counts": counts.tolist(),
+        "sizes": sizes,
+        "names": list(task.data.label_names),
+        "clients": names(task, given),
+    }
 
 
-def clients(task: Task, names: Sequence[str]) -> dict[str, Any]:
+def names(task: Task, given: Sequence[str] = ()) -> list[str]:
+    """What people call each client: as it was given, or as the data says whose its examples are; or nothing."""
+    return list(map(str, given)) if len(given) == task.num_clients else natural(task.shards, task.data)
+
+
+def natural(shards: Shards, data: Dataset) -> list[str]:
+    """Of clients that are the data's own, each with a name of its own there; else none."""
+    owners = data.train.clients
+    if owners is None or not data.client_names or shards.num_clients > MOST_COUNTED:
+        return []
+    found = [owners[part].unique() for part in shards]
+    named = {data.client_names[int(part[0])] for part in found if len(part) == 1}
+    return [data.client_names[int(part[0])] for part in found] if len(named) == len(found) else []
+
+
+def clients(task: Task, given: Sequence[str]) -> dict[str, Any]:
     """Who takes part: names, examples and, of few enough clients, how many of each class."""
     few, classes = task.num_clients <= MOST_COUNTED, task.data.classes
     dealt = split(task) if few and classes else {"counts": []}
     plain = [str(number) for number in range(classes)] if dealt["counts"] else []
     return {
-        "names": list(names) if len(names) == task.num_clients else list(range(task.num_clients)),
+        "names": names(task, given) or list(range(task.num_clients)),
         "examples": task.shards.num_examples.tolist(),
         "counts": dealt["counts"],
         "labels": list(task.data.label_names) if plain and task.data.label_names else plain,

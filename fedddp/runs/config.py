@@ -26,6 +26,7 @@ from fedddp.core.shards import Split
 from fedddp.rounds.compression import ExchangeSettings
 from fedddp.rounds.method import Method
 from fedddp.rounds.solver import PosteriorSolver, SamplingSolver, Solver
+from fedddp.runs import asked
 from fedddp.runs.own import Kept, find, record
 from fedddp.runs.schema import (
     EXTRA,
@@ -102,8 +103,18 @@ class Config:
 
     @property
     def folder_name(self) -> str:
-        """A run's folder is named by its configuration."""
-        return f"{self.title('method')}-{self.hash}"
+        """A run's folder is named by its configuration: METHOD-SETTINGS-seedN-HASH."""
+        return f"{self.run_name}-{self.hash}"
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The settings that were named beside the experiment and can change a result."""
+        return asked.chosen(self.values, self.relevant)
+
+    @property
+    def run_name(self) -> str:
+        """By which people tell runs apart."""
+        return asked.name(self.title("method"), self.chosen, self.seed)
 
 
 def load(
@@ -130,6 +141,7 @@ def _load(
     command = sections(parse(overrides), "command line")
     python = sections(more, "python")
     block = _blocks(file.pop("methods", None), name)
+    told = asked.asked(name, file.pop(asked.NAME, None), overrides, more)
     _keep_measured(file, [command, python, *block.values()])
     own = _named(file, "method") or DEFAULT_NAMES["method"]
     method = _named(python, "method") or _named(command, "method") or own
@@ -147,7 +159,10 @@ def _load(
         ("python", python),
     ]
     _drop_replaced(layers)
-    return _resolve(layers, given, path.parent if path else None)
+    config = _resolve(layers, given, path.parent if path else None)
+    told["words"] += [f"{section}={config.title(section)}" for section in given]
+    config.values[asked.NAME] = told
+    return config
 
 
 def _blocks(methods: Any, name: str) -> dict[str, dict[str, Any]]:
@@ -198,9 +213,9 @@ def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
     return (names[0] if names else None), [word for word in words if "=" in word]
 
 
-def stem(experiment: str | None) -> str:
-    """Of the folder with an experiment's runs."""
-    return Path(experiment or "digits").stem
+def stem(experiment: str) -> str:
+    """The name of an experiment: of its file without the ending."""
+    return Path(experiment).stem
 
 
 def folder(kind: str) -> Path:

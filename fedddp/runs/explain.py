@@ -15,6 +15,7 @@ from fedddp.core.meanings import meanings
 from fedddp.core.plugins import is_path
 from fedddp.core.registry import SECTIONS
 from fedddp.core.settings import kinds
+from fedddp.runs.asked import NAME as ASKED
 from fedddp.runs.config import experiments, folder
 from fedddp.runs.own import find
 from fedddp.runs.schema import BESIDE, PLAIN, RunSettings
@@ -73,6 +74,8 @@ def meaning_of(key: str, names: dict[str, str]) -> str:
         return next((one.meaning for one in of_run() if one.key == key), "")
     if section in SECTIONS and own in NAMED:
         return NAMED[own].format(section=section)
+    if section == ASKED:
+        return "what the run was asked for, which repeats it; written by the run"
     if section not in (*SECTIONS, *PLAIN):
         return ""
     found = {one.key: one.meaning for one in of_section(section, names.get(section, ""))}

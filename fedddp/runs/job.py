@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,13 +138,17 @@ class Job:
         if wrong or not done:
             if done:
                 recorder.say(f"{wrong}; it is written anew")
-            names = self.config.values["split"].get("names", ())
-            files.write_record(path, clients(task, names))
+            files.write_record(path, clients(task, self._client_names))
         if done < task.rounds:  # what it says of the end is not so any more
             (self.folder / "summary.json").unlink(missing_ok=True)
         elif wrong := damaged(self.folder / "summary.json"):
             recorder.say(f"{wrong}; it is made from the checkpoint and metrics.jsonl")
         return recorder
+
+    @property
+    def _client_names(self) -> Sequence[str]:
+        """As they were handed over, where they were."""
+        return self.config.values["split"].get("names", ())
 
     def _rounds(self, evaluator: Evaluator, server: Any, done: int, recorder: Recorder | None) -> dict[str, Any] | None:
         federation, pace = evaluator.federation, Pace(self.config.checkpoint.every, self.config.checkpoint.share)
@@ -221,7 +225,7 @@ class Job:
         numbers, spread = evaluator.pictures(server, task.rounds)
         if recorder is not None:
             if 1 < task.num_clients <= MOST_DRAWN:
-                numbers["split"] = split(task)
+                numbers["split"] = split(task, self._client_names)
             recorder.pictures(numbers, spread, draw)
 
     def _claim(self, resume: bool, held: ExitStack) -> None:

@@ -112,7 +112,8 @@ def draw_reliability(panels: Mapping[str, Bins]) -> Figure:
 
 def draw_split(split: Mapping[str, Any], title: str) -> Figure:
     """Sizes and classes of the clients, from what a run's pictures.json holds."""
-    return split_picture.draw(np.array(split["counts"]), np.array(split["sizes"]), title, split["names"])
+    counts, sizes = np.array(split["counts"]), np.array(split["sizes"])
+    return split_picture.draw(counts, sizes, title, split["names"], split.get("clients", ()))
 
 
 def draw_all(numbers: Mapping[str, Any], title: str) -> Iterator[tuple[str, Figure]]:

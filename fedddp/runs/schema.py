@@ -36,6 +36,7 @@ NO_EFFECT = (
     "federation.measured_width",
     "checkpoint.",
     "published",
+    "asked.",
     "evaluation.histograms",
 )
 

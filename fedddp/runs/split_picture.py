@@ -18,16 +18,21 @@ MANY = 100  # clients, whose numbers nobody reads in a picture
 INK, GRID = "#2b3a4a", "#e4e9ee"
 
 
-def text(counts: Counts, sizes: Counts, names: Sequence[str] = ()) -> str:
-    """The table, cut where it is too long for a screen, and what it amounts to."""
+def text(counts: Counts, sizes: Counts, names: Sequence[str] = (), who: Sequence[str] = ()) -> str:
+    """The table, cut where it is too long for a screen, and what it amounts to; `who`: the clients' names."""
     clients, classes = counts.shape
     shown, wide = min(clients, MOST_ROWS), classes <= MOST_COLUMNS
     heads = list(names) if names and wide else [str(c) for c in range(classes)]
     width = [max(len(head), len(str(column.max(initial=0)))) for head, column in zip(heads, counts.T, strict=True)]
-    lines = ["client  examples" + ("  " + " ".join(h.rjust(w) for h, w in zip(heads, width, strict=True))) * wide]
+    called = [str(name) for name in (who or range(clients))][:shown]
+    left = max(6, *map(len, called))
+    lines = [
+        f"{'client':>{left}}  examples"
+        + ("  " + " ".join(h.rjust(w) for h, w in zip(heads, width, strict=True))) * wide
+    ]
     for client in range(shown):
         cells = " ".join(str(n).rjust(w) if n else "·".rjust(w) for n, w in zip(counts[client], width, strict=True))
-        lines.append(f"{client:>6}  {sizes[client]:>8}" + f"  {cells}" * wide)
+        lines.append(f"{called[client]:>{left}}  {sizes[client]:>8}" + f"  {cells}" * wide)
     if shown < clients:
         lines.append(f"   ...  {clients - shown} more clients")
     quantiles = " / ".join(f"{value:.0f}" for value in np.quantile(sizes, [0, 0.5, 1]))
@@ -45,8 +50,11 @@ def effective_classes(counts: Counts) -> NDArray[np.float64]:
     return np.exp(-(shares * np.log(np.where(shares > 0, shares, 1))).sum(1))
 
 
-def draw(counts: Counts, sizes: Counts, title: str = "", names: Sequence[str] = ()) -> Figure:
-    """Sizes as bars above each client's classes as a column of shades; many clients are sorted by size."""
+def draw(counts: Counts, sizes: Counts, title: str = "", names: Sequence[str] = (), who: Sequence[str] = ()) -> Figure:
+    """Sizes as bars above each client's classes as a column of shades; many clients are sorted by size.
+
+    `names` are the classes', `who` the clients'.
+    """
     clients, classes = counts.shape
     many = clients > MANY
     if many:
@@ -66,7 +74,10 @@ def draw(counts: Counts, sizes: Counts, title: str = "", names: Sequence[str] = 
     bars.tick_params(axis="x", length=0)
     shaded = _shade(shades, counts, names)
     shades.set_xlabel(f"{clients} clients, the largest first" if many else "client")
-    shades.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=20))
+    if who and clients <= MOST_COLUMNS:
+        shades.set_xticks(range(clients), who, rotation=0 if max(map(len, who)) < 6 else 40, ha="center")
+    else:
+        shades.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=20))
     bar = figure.colorbar(shaded, ax=shades, pad=0.015, fraction=0.04)
     bar.set_label("share of the client's examples" if depth > 2 else "share", fontsize=8)
     bar.outline.set_visible(False)
