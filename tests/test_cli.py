@@ -66,8 +66,8 @@ def test_a_run_folder_holds_what_scripts_rely_on(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     board = EventAccumulator(str(folder)).Reload()
-    assert [e.step for e in board.Scalars("accuracy")] == [1, 2]
-    assert "clients/train_loss" in board.Tags()["histograms"]
+    assert [e.step for e in board.Scalars("1_quality/accuracy")] == [1, 2]
+    assert "5_clients/train_loss" in board.Tags()["histograms"]
 
 
 MISTAKES = {  # found before a run starts

@@ -112,6 +112,12 @@ class Config:
         return asked.chosen(self.values, self.relevant)
 
     @property
+    def told_apart(self) -> dict[str, Any]:
+        """Method, seed, and what else was named: the columns by which runs are compared."""
+        rest = {key: value for key, value in self.chosen.items() if key not in ("method.name", "seed")}
+        return {"method": self.title("method"), "seed": self.seed, **rest}
+
+    @property
     def run_name(self) -> str:
         """By which people tell runs apart."""
         return asked.name(self.title("method"), self.chosen, self.seed)

@@ -36,6 +36,7 @@ from fedddp.runs.histograms import histograms
 from fedddp.runs.posterior import export
 from fedddp.runs.rank import speaks
 from fedddp.runs.records import Recorder, round_record
+from fedddp.runs.texts import texts
 
 DIVERGING = 50.0  # nats an example: no model that learns is as wrong
 MOST_DRAWN = 1000  # clients in a picture of the split
@@ -131,14 +132,15 @@ class Job:
     def _open(self, task: Task, done: int) -> Recorder:
         """The records, cut back to where the run goes on; what of them is damaged and can be made again, is."""
         recorder = Recorder(self.folder, task.rounds, done, self.config.title("method"), self.quiet)
-        if not done:
-            recorder.settings(self.config.relevant)
         path = self.folder / "clients.json"
         wrong = damaged(path)
         if wrong or not done:
             if done:
                 recorder.say(f"{wrong}; it is written anew")
-            files.write_record(path, clients(task, self._client_names))
+            who = clients(task, self._client_names)
+            files.write_record(path, who)
+        if not done:
+            recorder.begin(self.config.told_apart, texts(self.config.values, who))
         if done < task.rounds:  # what it says of the end is not so any more
             (self.folder / "summary.json").unlink(missing_ok=True)
         elif wrong := damaged(self.folder / "summary.json"):

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedddp.core.files import Appended, write_record
 from fedddp.rounds.federate import Report
 from fedddp.runs.metrics import cut_metrics, line, read_metrics
+from fedddp.runs.tags import CURVES, histogram, tag
 
 __all__ = ["Recorder", "cut_metrics", "last_three", "read_metrics"]
 
@@ -45,13 +46,13 @@ class Recorder:
         step = record["round"]
         for name, value in record.items():
             if name != "round" and isinstance(value, int | float):
-                self.board.add_scalar(name, value, step)
+                self.board.add_scalar(tag(name), value, step)
             elif isinstance(value, list):  # a number for each rank
-                self._by_rank(name, value, step)
+                self._by_rank(tag(name), value, step)
         for name, values in histograms.items():
             finite = values[values.isfinite()].clamp(-LARGEST, LARGEST)
             if len(finite):
-                self.board.add_histogram(name, finite, step)
+                self.board.add_histogram(histogram(name), finite, step)
         self.board.flush()
         self._show(record)
 
@@ -63,7 +64,14 @@ class Recorder:
         for rank, value in enumerate(values):
             self.board.add_scalar(f"{name}/rank_{rank}", value, step)
 
-    def settings(self, values: dict[str, Any]) -> None:
+    def begin(self, settings: dict[str, Any], texts: dict[str, str]) -> None:
+        """What tells this run from others, and what it is, where TensorBoard shows them before any number."""
+        self._session(settings)
+        for name, text in texts.items():
+            self.board.add_text(name, text, 0)
+        self.board.add_custom_scalars({"fedddp": {title: ["Multiline", [own]] for title, own in CURVES.items()}})
+
+    def _session(self, values: dict[str, Any]) -> None:
         """The run as a session of TensorBoard's HParams page; its scalars are the metrics there."""
         from torch.utils.tensorboard.summary import hparams
 
@@ -75,7 +83,7 @@ class Recorder:
         """The numbers behind the pictures, to file; drawn, to TensorBoard, with what is spread over test examples."""
         write_record(self.folder / "pictures.json", numbers)
         for name, values in spread.items() if draw else ():
-            self.board.add_histogram(f"test/{name}", values, self.rounds)
+            self.board.add_histogram(histogram(f"test/{name}"), values, self.rounds)
         if draw and numbers:
             from fedddp.runs.pictures import draw_all, png  # brings matplotlib: half a second
 

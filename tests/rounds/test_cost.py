@@ -105,7 +105,7 @@ def test_idle_time_and_planning_are_recorded_for_every_rank(worlds, tmp_path):
         assert record["seconds_idle_mean"] == sum(record["seconds_idle"]) / 2
         assert record["seconds_plan"] > 0
     scalars = EventAccumulator(str(tmp_path / "run")).Reload().Tags()["scalars"]
-    assert {"seconds_idle_max", "seconds_idle/rank_0", "seconds_idle/rank_1", "seconds_plan"} <= set(scalars)
+    assert {f"7_system/seconds_{name}" for name in ("idle_max", "idle/rank_0", "idle/rank_1", "plan")} <= set(scalars)
 
 
 def test_a_resumed_run_starts_from_what_was_measured(exchange, tmp_path):

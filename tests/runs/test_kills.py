@@ -56,7 +56,7 @@ def goes_on(out: Path, ranks: int, whole: dict, *more: str) -> None:
     rounds = [json.loads(line)["round"] for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert rounds == list(range(1, 8))
     board = EventAccumulator(str(out), size_guidance={"scalars": 0}).Reload()
-    assert [event.step for event in board.Scalars("accuracy")] == list(range(1, 8))
+    assert [event.step for event in board.Scalars("1_quality/accuracy")] == list(range(1, 8))
 
 
 def test_a_killed_rank_ends_the_job_which_goes_on_with_three(tmp_path, whole):
