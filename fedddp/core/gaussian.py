@@ -169,3 +169,8 @@ def as_diagonal(lam: Tensor) -> Tensor:
     """An isotropic factor with its precision written out for each coordinate."""
     shift = isotropic.shift(lam)
     return torch.stack([shift, isotropic.precision(lam).expand_as(shift)], dim=-2)
+
+
+def inverse(family: Family, matrix: Tensor) -> Tensor:
+    """The covariance of a family's precision, or the precision of its covariance."""
+    return torch.linalg.inv(matrix) if family is full else 1 / matrix

@@ -95,10 +95,10 @@ def moments(samples: Samples, lam: Tensor, family: Family, weight: float) -> Ten
         drawn = made[:own]
         mean = drawn.mean(0)
         share = (own - 1) / (weight + own - 1) if own > 1 else 0.0
-        base = _covariance(family.precision(lam), family)
+        base = gaussian.inverse(family, family.precision(lam))
         if share:
             base = torch.lerp(base, _scatter(drawn - mean, family) / (own - 1), share)
-        rows.append(family.natural(mean, _covariance(base, family)))
+        rows.append(family.natural(mean, gaussian.inverse(family, base)))
     return torch.stack(rows) if rows else lam.new_zeros(0, *lam.shape)
 
 
@@ -108,8 +108,3 @@ def _scatter(around: Tensor, family: Family) -> Tensor:
         return around.T @ around
     each = around.square().sum(0)
     return each.mean(0, keepdim=True) if family is gaussian.isotropic else each
-
-
-def _covariance(precision: Tensor, family: Family) -> Tensor:
-    """The inverse, either way."""
-    return torch.linalg.inv(precision) if family is gaussian.full else 1 / precision

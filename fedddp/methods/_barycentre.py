@@ -1,0 +1,82 @@
+"""Barycentres of Gaussians: the one Gaussian that is nearest to many in the mean, by what "near" means.
+
+All are means of something, so they travel as sums. With weights w_k that add to 1, means m_k and covariances V_k,
+
+    reverse_kl    argmin_q Σ w_k KL(q || q_k)    Σ w_k (V_k⁻¹ m_k, V_k⁻¹), of the natural parameters: Π q_k^w_k
+    conflation    Π q_k^(K w_k)                  K times that: the product of the K Gaussians where all weigh alike
+    forward_kl    argmin_q Σ w_k KL(q_k || q)    Σ w_k (m_k, V_k + m_k m_kᵀ), of the moments of their mixture
+    wasserstein   argmin_q Σ w_k W2(q, q_k)²     Σ w_k (m_k, √V_k), where the V_k commute: no full covariances
+    arithmetic    no divergence's                Σ w_k (m_k, V_k)
+    log_variance  no divergence's                Σ w_k (m_k, log V_k), no full covariances
+
+The first and the fourth are those of BA-BFL (Jamoussi et al. 2024), the last two what it compares them with.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor
+
+from fedddp.core import gaussian
+from fedddp.core.gaussian import Family
+
+
+class Rule(NamedTuple):
+    """A pair of statistics whose means over clients say the barycentre."""
+
+    parts: Callable[[Family, Tensor], tuple[Tensor, Tensor]]  # of lam [..., ...]: [..., P], and as a precision is
+    whole: Callable[[Family, Tensor, Tensor], Tensor]  # lam of two mean statistics
+    full: bool = True  # whether full covariances have it
+    product: bool = False  # whether it is K times the mean
+
+
+def _natural(family: Family, lam: Tensor) -> tuple[Tensor, Tensor]:
+    return family.shift(lam), family.precision(lam)
+
+
+def _of_natural(family: Family, shift: Tensor, precision: Tensor) -> Tensor:
+    empty = family.linear(-shift)
+    family.precision(empty).copy_(precision)  # a view
+    return empty
+
+
+def _moments(family: Family, lam: Tensor) -> tuple[Tensor, Tensor]:
+    mean, covariance = _spread(family, lam)
+    return mean, covariance + square(family, mean)
+
+
+def _of_moments(family: Family, mean: Tensor, second: Tensor) -> Tensor:
+    return _of_spread(family, mean, second - square(family, mean))
+
+
+def _spread(family: Family, lam: Tensor) -> tuple[Tensor, Tensor]:
+    return family.mean(lam), gaussian.inverse(family, family.precision(lam))
+
+
+def _of_spread(family: Family, mean: Tensor, covariance: Tensor) -> Tensor:
+    return family.natural(mean, gaussian.inverse(family, covariance))
+
+
+def square(family: Family, mean: Tensor) -> Tensor:
+    """m mᵀ, as far as a family holds it."""
+    if family is gaussian.full:
+        return mean.unsqueeze(-1) * mean.unsqueeze(-2)
+    return mean.square().mean(-1, keepdim=True) if family is gaussian.isotropic else mean.square()
+
+
+RULES: dict[str, Rule] = {
+    "reverse_kl": Rule(_natural, _of_natural),
+    "conflation": Rule(_natural, _of_natural, product=True),
+    "forward_kl": Rule(_moments, _of_moments),
+    "wasserstein": Rule(
+        lambda family, lam: (family.mean(lam), family.precision(lam).rsqrt()),
+        lambda family, mean, deviation: family.natural(mean, deviation.square().reciprocal()),
+        full=False,
+    ),
+    "arithmetic": Rule(_spread, _of_spread),
+    "log_variance": Rule(
+        lambda family, lam: (family.mean(lam), -family.precision(lam).log()),
+        lambda family, mean, log: family.natural(mean, (-log).exp()),
+        full=False,
+    ),
+}

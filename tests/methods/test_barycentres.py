@@ -1,0 +1,127 @@
+"""BA-BFL's barycentres of Gaussians, FedIvon, and what they come to on Gaussian clients."""
+
+import pytest
+import torch
+
+from fedddp.core import gaussian
+from fedddp.local import exact
+from fedddp.methods import ba_bfl, fedivon
+from fedddp.methods._barycentre import RULES
+from tests import toy
+from tests.methods.test_bayesian_duality import DELTA, close, posterior
+
+
+def gaussians(covariance, count=3, size=4):
+    """Random ones, and weights that add to 1."""
+    generator = torch.Generator().manual_seed(5)
+    mean = torch.randn(count, size, generator=generator, dtype=torch.float64)
+    root = torch.randn(count, size, size, generator=generator, dtype=torch.float64)
+    matrix = root @ root.mT + torch.eye(size, dtype=torch.float64)
+    diagonal = matrix.diagonal(dim1=1, dim2=2)
+    precision = {"full": matrix, "diagonal": diagonal, "isotropic": diagonal[:, :1]}[covariance]
+    weight = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    return gaussian.FAMILIES[covariance].natural(mean, precision), weight
+
+
+def normal(family, lam):
+    """As torch's multivariate normal."""
+    size = lam.shape[-1] - 1 if family is gaussian.isotropic else lam.shape[-1]
+    precision = family.precision(lam)
+    matrix = (
+        precision
+        if family is gaussian.full
+        else torch.diag_embed(precision.expand(*lam.shape[:-1], size) if family is gaussian.isotropic else precision)
+    )
+    return torch.distributions.MultivariateNormal(family.mean(lam), precision_matrix=matrix)
+
+
+def merged(rule, family, lam, weight):
+    first, second = rule.parts(family, lam)
+    mean = [torch.tensordot(weight, part, 1) for part in (first, second)]
+    return rule.whole(family, *mean)
+
+
+def distance(name, family, q, lam):
+    """[count] of q from each of lam."""
+    if name == "wasserstein":
+        apart = (family.mean(q) - family.mean(lam)).square().sum(-1)
+        size = 4 if family is gaussian.isotropic else 1
+        gap = family.precision(q).rsqrt() - family.precision(lam).rsqrt()
+        return apart + size * gap.square().sum(-1)
+    one, many = normal(family, q.expand_as(lam)), normal(family, lam)
+    pair = (one, many) if name == "reverse_kl" else (many, one)
+    return torch.distributions.kl_divergence(*pair)
+
+
+@pytest.mark.parametrize("covariance", gaussian.FAMILIES)
+@pytest.mark.parametrize("name", ["reverse_kl", "forward_kl", "wasserstein"])
+def test_a_barycentre_has_the_least_mean_divergence(name, covariance):
+    """Its gradient is 0 there, and the mean divergence is larger all around."""
+    rule, family = RULES[name], gaussian.FAMILIES[covariance]
+    if covariance == "full" and not rule.full:
+        pytest.skip("no mean of full covariances is a Wasserstein barycentre")
+    lam, weight = gaussians(covariance)
+    found = merged(rule, family, lam, weight).requires_grad_()
+    least = (weight * distance(name, family, found, lam)).sum()
+    (slope,) = torch.autograd.grad(least, found)
+    close(slope, torch.zeros_like(slope), 1e-9)
+    for seed in range(5):
+        way = torch.randn(found.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        if covariance == "full":
+            way[1:] = (way[1:] + way[1:].mT) / 2
+        near = (found + 0.05 * way).detach()
+        assert (weight * distance(name, family, near, lam)).sum() > least
+
+
+def test_moments_are_those_of_the_mixture():
+    lam, weight = gaussians("full")
+    found = normal(gaussian.full, merged(RULES["forward_kl"], gaussian.full, lam, weight))
+    each = normal(gaussian.full, lam)
+    mean = (weight.unsqueeze(1) * each.mean).sum(0)
+    apart = (each.mean - mean).unsqueeze(2)
+    close(found.mean, mean)
+    close(found.covariance_matrix, (weight.view(-1, 1, 1) * (each.covariance_matrix + apart @ apart.mT)).sum(0))
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("covariance", gaussian.FAMILIES)
+def test_of_one_gaussian_it_is_that_one(name, covariance):
+    if covariance == "full" and not RULES[name].full:
+        with pytest.raises(ValueError, match=r"method\.barycentre"):
+            ba_bfl.Method(barycentre=name, covariance=covariance)
+        return
+    lam, weight = gaussians(covariance)
+    close(merged(RULES[name], gaussian.FAMILIES[covariance], lam[:1].expand_as(lam), weight), lam[0])
+
+
+def test_plain_means_of_means_and_spreads():
+    lam, weight = gaussians("diagonal")
+    mean, variance = gaussian.diagonal.mean(lam), 1 / gaussian.diagonal.precision(lam)
+    average = lambda value: (weight.unsqueeze(1) * value).sum(0)  # noqa: E731
+    for name, spread in (("arithmetic", average(variance)), ("log_variance", average(variance.log()).exp())):
+        found = merged(RULES[name], gaussian.diagonal, lam, weight)
+        close(gaussian.diagonal.mean(found), average(mean))
+        close(1 / gaussian.diagonal.precision(found), spread)
+
+
+@pytest.mark.parametrize("prior", ["share", "fixed"])
+def test_one_round_of_products_gives_the_pooled_posterior_of_gaussian_clients(exchange, prior):
+    """With K-th roots of the prior; with whole ones it counts K times. The next round changes nothing."""
+    task = toy.task()
+    method = fedivon.Method(covariance="full", delta=DELTA, prior=prior)
+    _, first, second = toy.iterate(toy.federation(method, exact.Solver(), task, exchange), 2)
+    close(first.lam, posterior(task, delta=DELTA * (toy.K if prior == "fixed" else 1)))
+    close(second.lam, first.lam)
+    weights, local = {"barycentre": "conflation", "weights": "plain"}, exact.Solver()
+    other = ba_bfl.Method(covariance="full", delta=DELTA, prior=prior, **weights)
+    close(toy.iterate(toy.federation(other, local, task, exchange), 1)[-1].lam, first.lam)
+
+
+def test_with_the_server_as_prior_information_adds_up(exchange):
+    """reverse_kl: every round adds the clients' mean information to the precision."""
+    task = toy.task()
+    method = ba_bfl.Method(covariance="full", delta=DELTA, prior="server", weights="plain")
+    states = toy.iterate(toy.federation(method, exact.Solver(), task, exchange), 3)
+    mean = sum(toy.gram(task, k)[0] for k in range(toy.K)) / toy.K
+    for rounds, state in enumerate(states):
+        close(gaussian.full.precision(state.lam), DELTA * torch.eye(toy.D, dtype=torch.float64) + rounds * mean)
