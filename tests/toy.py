@@ -69,7 +69,7 @@ def federation(
     plan = Plan.make(toy.num_examples, width, participation, exchange.world_size)
     ids = plan.at_home(exchange.rank)
     store = ClientStore(ids, method.init_clients(len(ids), toy, local))
-    oracle = Oracle(toy.module, toy.layout, toy.objective)
+    oracle = Oracle(toy.module, toy.layout, method.objective(toy.objective))
     return Federation(toy, method, local, exchange, plan, store, oracle, participation=participation)
 
 

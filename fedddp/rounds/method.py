@@ -22,6 +22,7 @@ from typing_extensions import TypeVar
 
 from fedddp.clients.cohort import Cohort
 from fedddp.core.contract import Contract
+from fedddp.core.objective import Objective
 from fedddp.core.task import Task
 from fedddp.exchange.messages import Message, Totals
 from fedddp.rounds.solver import PointSolver, Solver
@@ -122,6 +123,10 @@ class Method(Contract, Generic[S, C, L], extends=True):
     def improper(self, server: S) -> str:
         """What is wrong with the server's memory though it is finite, if anything; the engine names the round."""
         return ""
+
+    def objective(self, plain: Objective) -> Objective:
+        """What clients lower in place of the model's loss, of which it is made; evaluation keeps the latter."""
+        return plain
 
     def uses_total(self) -> bool:
         """Whether a round depends on how many there will be (task.rounds): such a run cannot be made longer."""

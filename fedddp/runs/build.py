@@ -138,7 +138,7 @@ def make_oracle(config: Config, task: Task) -> Oracle:
     """How gradients are made: in bfloat16 if asked to."""
     settings = config.federation
     kind = Autocast if settings.autocast == "bf16" else Oracle
-    return kind(task.module, task.layout, task.objective, settings.vectorise)
+    return kind(task.module, task.layout, config.method.objective(task.objective), settings.vectorise)
 
 
 def make_graphs(config: Config, task: Task) -> Graphs | None:
