@@ -1,5 +1,6 @@
 """Every experiment file resolves, is well formed, and runs two rounds on a small file of its data's true format."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,6 +119,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for u in range(5)
         }
         writers.leaf(root / f"stackoverflow/{part}/all.json", posts)
+    plays = [
+        {"play": "p", "role": f"r{r}", "speeches": ["to be or not to be, that is the question " * 700]} for r in (1, 2)
+    ]
+    (root / "shakespeare").mkdir()
+    (root / "shakespeare/roles.jsonl").write_text("".join(f"{json.dumps(play)}\n" for play in plays))
     return root
 
 

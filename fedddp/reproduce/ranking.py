@@ -1,0 +1,170 @@
+"""All methods beside each other on three data sets: tuned alike, run, and written down as one page.
+
+Each method has one thing to choose, the learning rate of its clients' solver: the usual one (configs/method) times
+each of FACTORS, with the first seed. The highest accuracy on the validation points at the server wins, of two alike
+the lower NLL; the test set has no say. All seeds then run with that rate. What a method cannot do is kept as its
+reason. Every run is kept in a file as soon as it is done, so the same call goes on after a stop.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedddp.core import registry
+from fedddp.core.check import first_line
+from fedddp.core.files import write_text
+from fedddp.exchange.group import Exchange
+from fedddp.runs import config as configuration
+from fedddp.runs.config import Config, folder
+from fedddp.runs.job import Job
+from fedddp.runs.records import read_metrics
+from fedddp.runs.written import read as read_yaml
+
+TASKS = ("ranking_heart", "ranking_fashion", "ranking_shakespeare")  # experiments
+FACTORS = (1.0, 0.3, 3.0)  # of the usual learning rate
+SEEDS = (1, 2, 3)
+MOST = 90.0  # seconds of one core that a run may take
+METRICS = ("accuracy", "nll", "ece")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run: what it found, or why there is nothing."""
+
+    task: str
+    method: str
+    seed: int
+    factor: float  # of the usual learning rate
+    metrics: dict[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+
+def file() -> Path:
+    return folder("reproduce") / "ranking.json"
+
+
+def read(path: Path) -> list[Entry]:
+    plain: list[dict[str, Any]] = json.loads(path.read_text()) if path.is_file() else []
+    return [Entry(**entry) for entry in plain]
+
+
+def write(path: Path, entries: Sequence[Entry]) -> None:
+    rows = ",\n".join(json.dumps(asdict(entry), ensure_ascii=False) for entry in entries)
+    write_text(path, f"[\n{rows}\n]\n")
+
+
+def run(out: Path, path: Path, seeds: Sequence[int] = SEEDS, methods: Sequence[str] = ()) -> Iterator[Entry]:
+    """Everything that is missing, in this process, on the CPU; seed by seed, and each entry as soon as it is there."""
+    entries = read(path)
+    exchange = Exchange.connect(torch.device("cpu"))
+    try:
+        for seed in seeds:
+            for task in TASKS:
+                for method in methods or registry.builtin("method"):
+                    for factor in _missing(entries, task, method, seed):
+                        entries.append(_one(task, method, seed, factor, out, exchange))
+                        write(path, entries)
+                        yield entries[-1]
+    finally:
+        exchange.close()
+
+
+def _missing(entries: Sequence[Entry], task: str, method: str, seed: int) -> Iterator[float]:
+    """The factors that are left to run: all with the first seed, then the chosen one."""
+    own = [e for e in entries if (e.task, e.method) == (task, method)]
+    done = {e.factor for e in own if e.seed == seed}
+    if seed == SEEDS[0]:
+        for factor in FACTORS:
+            if factor in done:
+                continue
+            if any(e.reason.startswith("cannot") for e in entries if (e.task, e.method) == (task, method)):
+                return  # with no learning rate, then
+            yield factor
+        return
+    best = chosen(own)
+    if best is not None and best not in done:
+        yield best
+
+
+def chosen(own: Sequence[Entry]) -> float | None:
+    """The factor that the validation points like best, of one method's entries of one task."""
+    tried = [e for e in own if e.seed == SEEDS[0] and e.metrics]
+    if not tried:
+        return None
+    best = max(tried, key=lambda e: (e.metrics["validation_accuracy"], -e.metrics["validation_nll"]))
+    return best.factor
+
+
+def words(task: str, method: str, seed: int, factor: float) -> list[str]:
+    """The settings of one run as on the command line."""
+    usual = _usual(task, method)
+    rate = [] if usual is None else [f"local.lr={factor * usual:g}"]
+    return [f"method={method}", f"seed={seed}", *rate]
+
+
+def _usual(task: str, method: str) -> float | None:
+    """The learning rate that the method's file names, or else its solver's own."""
+    solver = read_yaml(folder("method") / f"{method}.yaml").get("local", {})
+    if "lr" in solver:
+        return float(solver["lr"])
+    rate = getattr(registry.find("local", solver.get("name", "sgd")), "lr", None)
+    return None if rate is None else float(rate)
+
+
+def _one(task: str, method: str, seed: int, factor: float, out: Path, exchange: Exchange) -> Entry:
+    said, began = words(task, method, seed, factor), time.process_time()
+    try:
+        config = _load(task, said)
+    except ValueError as error:
+        return Entry(task, method, seed, factor, reason=f"cannot: {first_line(error)}")
+    place = out / task / f"{method}-{seed}-{factor:g}"
+    shutil.rmtree(place, ignore_errors=True)  # of a call that was stopped
+    job = Job(config, place, exchange, torch.device("cpu"), quiet=True)
+    job.after_round = lambda _: _watch(job, began)
+    try:
+        summary = job.run(resume=False)
+    except (ValueError, RuntimeError, MemoryError) as error:
+        kind = "" if _started(place) else "cannot: "
+        return Entry(task, method, seed, factor, reason=kind + first_line(error))
+    seconds = time.process_time() - began
+    if summary is None:
+        return Entry(task, method, seed, factor, reason=f"takes more than {MOST:.0f} s")
+    return Entry(task, method, seed, factor, metrics=_numbers(place, summary["bytes_clients"], seconds))
+
+
+def _load(task: str, said: list[str]) -> Config:
+    config = configuration.load(task, said)
+    if "clients" in config.values["evaluation"]:  # each client's own part of the test set
+        config = configuration.load(task, [*said, "evaluation.clients=server"])
+    return config
+
+
+def _started(place: Path) -> bool:
+    """Whether a round was done: what fails later is a matter of its settings."""
+    records = place / "metrics.jsonl"
+    return records.is_file() and bool(records.read_text().strip())
+
+
+def _watch(job: Job, began: float) -> None:
+    if time.process_time() - began > MOST:
+        job.stop.asked = True
+
+
+def _numbers(place: Path, clients: float, seconds: float) -> dict[str, float]:
+    """Means of the last three rounds, over samples of the posterior where there is one."""
+    records = [record for record in read_metrics(place / "metrics.jsonl") if "accuracy" in record][-3:]
+    prefix = "averaged_" if "averaged_accuracy" in records[-1] else ""
+    names = {name: f"{prefix}{name}" for name in METRICS}
+    names |= {f"validation_{name}": f"validation_{prefix}{name}" for name in METRICS[:2]}
+    worst = [name for name in records[-1] if name.endswith("accuracy_worst_tenth")]
+    if worst:
+        names["worst_tenth"] = next((name for name in worst if prefix in name), worst[0])
+    found = {ours: sum(record[name] for record in records) / len(records) for ours, name in names.items()}
+    found |= {"megabytes": clients / 1e6, "seconds": seconds}
+    return {name: round(value, 5) for name, value in found.items()}
