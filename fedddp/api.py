@@ -237,7 +237,7 @@ class Rounds:
         """One round, and its evaluation."""
         self.server, report = self.federation.round(self.server, self.done)
         self.done += 1
-        metrics = Evaluator(self.federation, self.config.evaluation.samples)(self.server, self.done)
+        metrics = Evaluator(self.federation, self.config.evaluation.samples)(self.server, self.done).metrics
         return Result(self.done, metrics, self.server, report)
 
     @property

@@ -32,6 +32,32 @@ class Tally(NamedTuple):
 
     loss: Tensor  # [C] sum over steps
     steps: Tensor  # [C] on the host, which knows them: a device need not count
+    ends: Tensor | None = (
+        None  # [2, C] of the first batch and of the last, where that is wanted; NaN before there is one
+    )
+
+    def note(self, loss: Tensor) -> None:
+        """A batch's losses [c] of the first rows."""
+        rows = len(loss)
+        self.loss[:rows].add_(loss)
+        self.steps[:rows].add_(1)
+        if self.ends is not None:
+            first, last = self.ends[:, :rows]
+            first.copy_(torch.where(first.isnan(), loss, first))
+            last.copy_(loss)
+
+    def join(self, other: "Tally") -> None:
+        """What another one saw of the same rows, later."""
+        self.loss.add_(other.loss)
+        if self.ends is not None and other.ends is not None:
+            (first, last), (begun, done) = self.ends, other.ends
+            first.copy_(torch.where(first.isnan(), begun, first))
+            last.copy_(torch.where(done.isnan(), last, done))
+
+    def clear(self) -> None:
+        self.loss.zero_()
+        if self.ends is not None:
+            self.ends.fill_(torch.nan)
 
 
 class Schedule(NamedTuple):
@@ -60,6 +86,7 @@ class Cohort:
     tally: Tally | None = None
     parts: list[tuple[Tensor, "Cohort"]] = field(default_factory=list)  # cohorts of some of the rows
     graphs: Graphs | None = None  # how steps are recorded and replayed, where they are
+    ends: bool = False  # whether the losses of the first and the last batch are wanted
 
     def steered(self, turn: Turn) -> "Cohort":
         """The same clients, for a solver that sees turn(theta, gradient, batch) [c, P] in place of each gradient."""
@@ -74,7 +101,7 @@ class Cohort:
         if member:
             seed = key(task.streams.seed, "member", member)
             task = replace(task, streams=replace(task.streams, seed=seed))
-        made = Cohort(ids, self.round, task, self.oracle, graphs=self.graphs)
+        made = Cohort(ids, self.round, task, self.oracle, graphs=self.graphs, ends=self.ends)
         self.parts.append((rows, made))
         return made
 
@@ -83,18 +110,25 @@ class Cohort:
         """What was seen of its own rows so far."""
         if self.tally is None:
             zeros = torch.zeros(len(self.ids), dtype=self.task.dtype, device=self.task.device)
-            self.tally = Tally(zeros, torch.zeros(len(self.ids), dtype=self.task.dtype))
+            ends = zeros.new_full((2, len(self.ids)), torch.nan) if self.ends else None
+            self.tally = Tally(zeros, torch.zeros(len(self.ids), dtype=self.task.dtype), ends)
         return self.tally
 
     def seen(self) -> Tally:
         """Losses and steps of every row, those of its parts too, on the device."""
-        loss, steps = self.counted.loss.clone(), self.counted.steps.to(self.task.device, copy=True)
+        own = self.counted
+        loss, steps = own.loss.clone(), own.steps.to(self.task.device, copy=True)
+        found = Tally(loss, steps, None if own.ends is None else own.ends.clone())
         for rows, part in self.parts:
             theirs = part.seen()
             where = rows.to(loss.device)
             loss[where] += theirs.loss
             steps[where] += theirs.steps
-        return Tally(loss, steps)
+            if found.ends is not None and theirs.ends is not None:
+                begun, done = found.ends[:, where]
+                first = torch.where(begun.isnan(), theirs.ends[0], begun)
+                found.ends[:, where] = torch.stack([first, torch.where(theirs.ends[1].isnan(), done, theirs.ends[1])])
+        return found
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -113,8 +147,7 @@ class Cohort:
         """Gradient [c, P] of each client's mean loss over its batch."""
         masks = self.oracle.dropout.masks(batch.inputs, self._masks, self.task.dtype) if self.oracle.dropout else {}
         grad, loss = self.oracle(theta, *batch, out=out, masks=masks)
-        self.counted.loss[: len(loss)].add_(loss)
-        self.counted.steps[: len(loss)].add_(1)
+        self.counted.note(loss)
         return grad if self.turn is None else self.turn(theta, grad, batch)
 
     def loss(self, theta: Tensor, batch: Batch) -> Tensor:
@@ -266,7 +299,7 @@ class Cohort:
 
     def take(self, other: "Cohort") -> None:
         """The numbers of another cohort, of which it is a double, as a fit of that one begins."""
-        self.counted.loss.zero_()
+        self.counted.clear()
         if self.oracle.dropout:
             self._masks.take(other._masks)
 
@@ -277,7 +310,8 @@ class Cohort:
 
     def buffers(self) -> list[Tensor]:
         """What a step reads of a double."""
-        return [self.counted.loss, *(self._masks.buffers() if self.oracle.dropout else [])]
+        seen = [self.counted.loss] if self.counted.ends is None else [self.counted.loss, self.counted.ends]
+        return [*seen, *(self._masks.buffers() if self.oracle.dropout else [])]
 
     def send(self, table: Tensor) -> Tensor:
         return send(table, self.task.device)

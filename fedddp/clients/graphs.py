@@ -69,7 +69,7 @@ class Graphs:
         lasts = cohort.turn is None and (
             cohort.task.device.type == "cpu" or (held is not None and source is held.examples)
         )
-        key = (work.same, index.shape[1:], id(source), id(cohort.oracle), _signature(work))
+        key = (work.same, cohort.ends, index.shape[1:], id(source), id(cohort.oracle), _signature(work))
         program = self.programs.pop(key, None) if lasts else None
         if program is None or len(program.index) < len(index):
             program = Program(cohort, work, index, source)
@@ -117,7 +117,7 @@ class Program:
             if watch is not None:
                 watch(step, rows_of(self.state, shape.rows))
         _copy(work.state, self.state)
-        tally.loss.add_(self.cohort.counted.loss)
+        tally.join(self.cohort.counted)
         cohort.drew(sum(int(self.replays[shape][1][0]) for shape in shapes))
 
     def _load(self, cohort: "Cohort", work: Work, schedule: "Schedule", index: Tensor) -> None:

@@ -165,6 +165,15 @@ def family_of(lam: Tensor) -> Family:
     return diagonal if lam.shape[0] == 2 else full
 
 
+def towards(lam: Tensor, other: Tensor, share: float) -> Tensor:
+    """The Gaussian a `share` of the way from one to another: a line in natural parameters.
+
+    q = argmin (1 - share) KL(q || N(lam)) + share KL(q || N(other)), for any family. Where `other` is `lam` times a
+    likelihood, as a client's posterior is, it is `lam` times that likelihood to the power `share`.
+    """
+    return torch.lerp(lam.expand_as(other), other, share)
+
+
 def as_diagonal(lam: Tensor) -> Tensor:
     """An isotropic factor with its precision written out for each coordinate."""
     shift = isotropic.shift(lam)

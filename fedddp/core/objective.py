@@ -1,7 +1,8 @@
 """What a model is asked to do: a loss per example, a prediction, and metrics that add up over chunks of data.
 
 `loss` is a plain minus log likelihood of each example. `tally` gives sums over examples, so that the sums of two
-chunks, or of two ranks, are those of both together; `metrics` reads them.
+chunks, or of two ranks, are those of both together; `metrics` reads them. `tally_by` gives fewer sums, but for each of
+many groups of examples at once: a row [n] per group, which `metrics_by` reads.
 """
 
 from typing import ClassVar
@@ -62,6 +63,22 @@ class CrossEntropy:
             "macro_f1": float(_f1(tally["labels"][:, present]).mean()),
         }
 
+    def tally_by(self, probabilities: Tensor, targets: Tensor, group: Tensor, groups: int) -> Tensor:
+        """[groups, 3 + BINS] examples, right answers and nll; in each bin, confidence minus right answers."""
+        confidence, choice = probabilities.max(-1)
+        right = (choice == targets).double()
+        likelihood = probabilities.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        bin_ = (confidence * BINS).ceil().long().clamp(1, BINS) - 1
+        gaps = probabilities.new_zeros(groups * BINS, dtype=torch.float64)
+        gaps.index_add_(0, group * BINS + bin_, confidence.double() - right)
+        sums = _sums_by(torch.stack([torch.ones_like(right), right, _minus_log(likelihood).double()], 1), group, groups)
+        return torch.cat([sums, gaps.view(groups, BINS)], 1)
+
+    def metrics_by(self, tally: Tensor) -> dict[str, Tensor]:
+        """[groups] each; NaN for a group without examples."""
+        count, right, nll = tally[:, :3].unbind(1)
+        return {"accuracy": right / count, "nll": nll / count, "ece": tally[:, 3:].abs().sum(1) / count}
+
 
 class Binary(CrossEntropy):
     """Two classes and one output [B, 1]: the logit of class 1."""
@@ -98,6 +115,11 @@ class NextToken(CrossEntropy):
     def tally(self, probabilities: Tensor, targets: Tensor) -> dict[str, Tensor]:
         real = targets != IGNORED
         return super().tally(probabilities[real].double(), targets[real])
+
+    def tally_by(self, probabilities: Tensor, targets: Tensor, group: Tensor, groups: int) -> Tensor:
+        real = targets != IGNORED
+        owner = group.unsqueeze(1).expand_as(targets)[real]
+        return super().tally_by(probabilities[real].double(), targets[real], owner, groups)
 
     def metrics(self, tally: dict[str, Tensor]) -> dict[str, float]:
         metrics = super().metrics(tally)
@@ -141,6 +163,20 @@ class MultiLabel:
             "macro_f1": float(_f1(tally["labels"]).mean()),
         }
 
+    def tally_by(self, probabilities: Tensor, targets: Tensor, group: Tensor, groups: int) -> Tensor:
+        """[groups, 6] examples, nll, true labels among the likeliest; hits, predicted and true labels."""
+        true, chosen = targets > 0, probabilities > 0.5
+        top = probabilities.topk(min(TOP, probabilities.shape[-1])).indices
+        nll = _minus_log(torch.where(true, probabilities, 1 - probabilities))
+        each = [torch.ones_like(nll[:, :1]), nll, true.gather(-1, top), true & chosen, chosen, true]
+        return _sums_by(torch.stack([part.double().sum(-1) for part in each], 1), group, groups)
+
+    def metrics_by(self, tally: Tensor) -> dict[str, Tensor]:
+        count, nll, found, hit, chosen, true = tally.unbind(1)
+        seen = torch.where(count > 0, 1.0, torch.nan)
+        f1 = _f1(torch.stack([hit, chosen, true])) * seen
+        return {"nll": nll / count, "recall_at_5": found / true.clamp_min(1) * seen, "micro_f1": f1}
+
 
 class SquaredError:
     """Regression with unit noise: outputs shaped like the targets [B] or [B, D], the loss is ½ |output - target|²."""
@@ -166,6 +202,16 @@ class SquaredError:
         error, count = tally["sums"].tolist()
         return {"rmse": (error / count) ** 0.5, "loss": 0.5 * error / count}
 
+    def tally_by(self, predictions: Tensor, targets: Tensor, group: Tensor, groups: int) -> Tensor:
+        """[groups, 2] numbers that were predicted, and their squared errors."""
+        error = (predictions.reshape(targets.shape) - targets).square().reshape(len(targets), -1)
+        each = torch.stack([torch.ones_like(error).sum(1), error.sum(1)], 1).double()
+        return _sums_by(each, group, groups)
+
+    def metrics_by(self, tally: Tensor) -> dict[str, Tensor]:
+        count, error = tally.unbind(1)
+        return {"rmse": (error / count).sqrt(), "loss": 0.5 * error / count}
+
 
 Objective = CrossEntropy | MultiLabel | SquaredError
 OBJECTIVES: dict[str, type[Objective]] = {
@@ -188,6 +234,11 @@ def choose(kind: str, data: Dataset) -> Objective:
     if objective.axes not in (0, axes):
         raise ValueError(f"model.loss={kind}: needs targets with {objective.axes} axes, the data's have {axes}")
     return objective
+
+
+def _sums_by(values: Tensor, group: Tensor, groups: int) -> Tensor:
+    """[groups, n] of rows [B, n], added in their order."""
+    return values.new_zeros(groups, values.shape[1]).index_add_(0, group, values)
 
 
 def _minus_log(likelihood: Tensor) -> Tensor:

@@ -74,6 +74,20 @@ class Shards:
         if self.order.dtype != torch.int64 or not 0 <= int(self.order.min()) <= int(self.order.max()) < examples:
             raise ValueError(f"split: deals examples that are no integers from 0 to {examples - 1}")
 
+    @classmethod
+    def none(cls) -> "Shards":
+        """No clients."""
+        return cls(torch.zeros(0, dtype=torch.long), torch.zeros(1, dtype=torch.long))
+
+    def beside(self, other: "Shards") -> "Shards":
+        """Our clients, and behind them the others."""
+        offsets = torch.cat([self.offsets, len(self.order) + other.offsets[1:]])
+        return Shards(torch.cat([self.order, other.order]), offsets)
+
+    def take(self, clients: Tensor) -> "Shards":
+        """Some of the clients, in this order."""
+        return Shards.of([self.of_client(client) for client in clients.tolist()]) if len(clients) else Shards.none()
+
     @property
     def num_clients(self) -> int:
         return len(self.offsets) - 1

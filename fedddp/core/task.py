@@ -1,6 +1,6 @@
 """What every rank knows alike and nothing changes: the model, the data, the clients, the streams."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -27,10 +27,16 @@ class Task:
     initial: Tensor  # [P] the network's initialisation
     dtype: torch.dtype = torch.float32
     device: torch.device = CPU
+    unseen: Shards = field(default_factory=Shards.none)  # of clients that never train
 
     @property
     def num_clients(self) -> int:
         return self.shards.num_clients
+
+    @property
+    def everyone(self) -> Shards:
+        """Of the clients that train, and behind them those that never do."""
+        return self.shards.beside(self.unseen)
 
     @property
     def num_examples(self) -> Tensor:

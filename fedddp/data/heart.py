@@ -42,7 +42,7 @@ class Source(Subset):
         examples = Examples(_features(rows), (rows[:, -1] > 0).long(), clients)
         test = torch.cat([_held_out(examples, hospital) for hospital in range(len(tables))])
         train = examples.take(others(test, len(rows)))
-        data = self.dataset(train, examples.take(test), 2, label_names=("healthy", "disease"))
+        data = self.dataset(train, examples.take(test), 2, label_names=("healthy", "disease"), client_names=HOSPITALS)
         if self.standardise == "pooled":
             return centred(data, *column_moments(data.train.inputs))
         return _by_hospital(data) if self.standardise == "hospital" else data

@@ -38,29 +38,32 @@ class Source(Subset):
 
     def load(self) -> Dataset:
         path = find(self.root, ("shakespeare",), (self.file, self.file.removesuffix(".xz")), REMEDY)
-        train, test = [], []
-        for text in roles(path):
+        train, test, names = [], [], []
+        for name, text in roles(path):
             border = round((1 - self.test_fraction) * len(text))
             part = windows(text[:border], self.length, self.step)
             if len(part[1]) >= self.minimum:
                 train.append(part)
                 test.append(windows(text[border:], self.length, self.step))
+                names.append(name)
         if not train:
             raise ValueError(f"{path}: no role has {self.minimum} examples; choose a smaller data.minimum")
-        return self.dataset(_join(train), _join(test), len(LETTERS), tokens=True, label_names=tuple(LETTERS))
+        about = {"tokens": True, "label_names": tuple(LETTERS), "client_names": tuple(names)}
+        return self.dataset(_join(train), _join(test), len(LETTERS), **about)
 
 
-def roles(path: Path) -> list[str]:
-    """The text of each role, in the order of the file."""
+def roles(path: Path) -> list[tuple[str, str]]:
+    """The name (with its play's, where that is known) and the text of each role, in the order of the file."""
     with reading(path, "speeches by role"):
         raw = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
         if ".jsonl" in path.suffixes:
-            return ["\n".join(json.loads(line)["speeches"]) for line in raw.splitlines() if line]
+            found = [json.loads(line) for line in raw.splitlines() if line]
+            return [(f"{one['role']} ({one['play']})", "\n".join(one["speeches"])) for one in found]
         spoken: dict[str, list[str]] = {}
         for block in raw.decode().strip().split("\n\n"):
             role, _, speech = block.partition(":\n")
             spoken.setdefault(role, []).append(speech)
-        return ["\n".join(speeches) for speeches in spoken.values()]
+        return [(role, "\n".join(speeches)) for role, speeches in spoken.items()]
 
 
 def _join(parts: list[tuple[np.ndarray, np.ndarray]]) -> Examples:

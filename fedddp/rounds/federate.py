@@ -70,6 +70,7 @@ class Report:
     clients: Tensor | None = None  # [active] ids
     took: Tensor | None = None  # [active] seconds of the client's cohort; 0 for a client left out
     losses: Tensor | None = None  # [active] mean training loss, NaN for a client left out
+    ends: Tensor | None = None  # [active, 2] loss of its first batch and of its last, where that is wanted
     norms: Tensor | None = None  # [active] norm of what the client sent
     train_loss: float = float("nan")
     clipped: int | None = None  # numbers that were outside the public ranges, if there are any
@@ -100,6 +101,7 @@ class Federation:
     clock: Callable[[], float] = time.perf_counter  # of the cohorts, by which ranks are balanced
     secrecy: Secrecy = field(default_factory=Secrecy)  # what the exchange may tell
     graphs: Graphs | None = None  # how local steps are recorded and replayed, where they are
+    ends: bool = False  # whether to tell losses before and after local work
     waits: str = "device"  # where sums over cohorts wait for the exchange: device, host or file
 
     def round(
@@ -241,8 +243,9 @@ class Federation:
         keys = torch.tensor(ids)
         self.store.write(keys, memory, good)
         seconds = torch.full_like(norms, self.clock() - start)
-        loss, steps = cohort.seen()
-        stats = torch.stack([torch.ones_like(norms), loss / steps, norms, seconds], dim=1)
+        loss, steps, ends = cohort.seen()
+        told = [torch.ones_like(norms), loss / steps, norms, seconds, *(ends if ends is not None else ())]
+        stats = torch.stack(told, dim=1)
         examples = self.task.num_examples[keys].to(stats)
         self.secrecy.add(reduction, message, stats, examples, torch.searchsorted(report.clients, keys), good)
 
@@ -264,7 +267,7 @@ class Federation:
             return fine, self._step(phase, server, fine, report.round) if fine else None
 
     def _step(self, phase: Phase, server: Any, ids: tuple[int, ...], number: int) -> tuple[Any, Message, Cohort]:
-        cohort = Cohort(ids, number, self.task, self.oracle, graphs=self.graphs)
+        cohort = Cohort(ids, number, self.task, self.oracle, graphs=self.graphs, ends=self.ends)
         memory = self.store.read(torch.tensor(ids))
         with torch.no_grad():
             memory, message = phase.client_step(server, memory, cohort, self.local)
@@ -353,4 +356,5 @@ def _note(stats: Tensor, report: Report, task: Task) -> None:
         weight = task.num_examples[report.clients].double()
         weight = torch.where(losses.isfinite(), weight, 0)
         report.losses = losses
+        report.ends = torch.where(present[:, None], stats[:, 4:], torch.nan).cpu() if stats.shape[1] > 4 else None
         report.train_loss = float((losses.nan_to_num() * weight).sum() / weight.sum())

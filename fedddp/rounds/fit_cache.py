@@ -52,10 +52,11 @@ class Cached(PointSolver):
         part, found = cohort.part(torch.arange(len(cohort))), _load(path)
         if not found:
             theta = self.solver.minimise(part, start, memory).theta
-            found = {"theta": theta, **part.seen()._asdict()}
+            seen = part.seen()
+            found = {"theta": theta, "loss": seen.loss, "steps": seen.steps}
             _save(path, found)
         theta, *tally = (found[name].to(start.device) for name in ("theta", "loss", "steps"))
-        part.tally = Tally(tally[0], tally[1].cpu())
+        part.tally = Tally(tally[0], tally[1].cpu())  # and no ends: they were not kept
         return Fit(theta, memory, cohort.steps(self.solver.epochs, self.solver.batch_size))
 
 

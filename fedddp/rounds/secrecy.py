@@ -19,7 +19,9 @@ from fedddp.exchange.ranges import ENGINE, Ranges
 from fedddp.exchange.reduce import Reduction
 from fedddp.rounds.plan import Assignment
 
-STATS = f"{ENGINE}stats"  # of every client: took part, loss, norm of its message, seconds of its cohort
+STATS = (
+    f"{ENGINE}stats"  # of every client: took part, loss, message norm, cohort's seconds; if wanted, first and last loss
+)
 SUMMED = f"{ENGINE}summed"  # over clients: took part, examples with a loss, their loss, numbers clipped
 KINDS = ("none", "rank", "client")
 
@@ -36,7 +38,7 @@ class Secrecy:
     def add(
         self, reduction: Reduction, message: Message, stats: Tensor, examples: Tensor, slot: Tensor, good: Tensor | None
     ) -> None:
-        """A cohort's message into the sum, with the engine's statistics [C, 4] beside it."""
+        """A cohort's message into the sum, with the engine's statistics [C, 4 or 6] beside it."""
         clipped = stats.new_zeros(len(stats))
         kept: dict[str, Sum | Mean | Gather] = dict(message)
         if self.ranges is not None:

@@ -30,6 +30,7 @@ from fedddp.rounds.secrecy import Secrecy, public_ranges
 from fedddp.rounds.solver import PointSolver, Solver
 from fedddp.rounds.store import ClientStore
 from fedddp.runs.config import Config
+from fedddp.runs.parts import hold_out
 from fedddp.runs.schema import DTYPES
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
@@ -43,6 +44,7 @@ def make_task(config: Config, device: torch.device) -> Task:
     refuse_unfit(data, f"data={config.title('data')}", larger)
     shards = Shards.deal(config.split, data.train, config.seed_of("split"))
     shards.refuse_strange(len(data.train))
+    shards, unseen = hold_out(shards, config["split.unseen"], config.seed_of("split"))
     if config.method.pools:
         shards = shards.pooled()
     objective = choose(config["model.loss"], data)
@@ -59,6 +61,7 @@ def make_task(config: Config, device: torch.device) -> Task:
         initial=initial.to(device),
         dtype=dtype,
         device=device,
+        unseen=unseen,
     )
 
 
@@ -109,6 +112,7 @@ def make_federation(
         seed=config.seed_of("federation"),
         participation=config.federation.participation,
         secrecy=make_secrecy(config, task, plan),
+        ends=config.evaluation.clients != "none",
         skip_bad=config.federation.on_bad_client == "skip",
         waits=config.federation.rows,
     )

@@ -17,7 +17,16 @@ from fedddp.runs.schema import flatten, relevant
 
 NAME = "config.yaml"
 ROUNDS = "federation.rounds"
-OURS = (NAME, "metrics.jsonl", "summary.json", "pictures.json", "clients.json", "traceback.txt", "[a-z]*.safetensors")
+OURS = (
+    NAME,
+    "metrics.jsonl",
+    "client_metrics.jsonl",
+    "summary.json",
+    "pictures.json",
+    "clients.json",
+    "traceback.txt",
+    "[a-z]*.safetensors",
+)
 
 
 def claim(folder: Path, config: Config, resume: bool, say: Callable[[str], None]) -> None:

@@ -11,9 +11,9 @@ MOST_COUNTED = 10_000  # clients whose classes are counted
 
 
 def split(task: Task, given: Sequence[str] = ()) -> dict[str, Any]:
-    """Who has how many examples of which class; `clients` are their names."""
-    counts = task.shards.count(task.data.train.targets.cpu(), task.data.classes)
-    sizes = task.shards.num_examples.tolist()
+    """Who has how many examples of which class; `clients` are their names. Those who never train come last."""
+    counts = task.everyone.count(task.data.train.targets.cpu(), task.data.classes)
+    sizes = task.everyone.num_examples.tolist()
     return {
         "counts": counts.tolist(),
         "sizes": sizes,
@@ -24,7 +24,7 @@ def split(task: Task, given: Sequence[str] = ()) -> dict[str, Any]:
 
 def names(task: Task, given: Sequence[str] = ()) -> list[str]:
     """What people call each client: as it was given, or as the data says whose its examples are; or nothing."""
-    return list(map(str, given)) if len(given) == task.num_clients else natural(task.shards, task.data)
+    return list(map(str, given)) if len(given) == len(task.everyone) else natural(task.everyone, task.data)
 
 
 def natural(shards: Shards, data: Dataset) -> list[str]:
@@ -39,12 +39,14 @@ def natural(shards: Shards, data: Dataset) -> list[str]:
 
 def clients(task: Task, given: Sequence[str]) -> dict[str, Any]:
     """Who takes part: names, examples and, of few enough clients, how many of each class."""
-    few, classes = task.num_clients <= MOST_COUNTED, task.data.classes
+    total, classes = task.everyone.num_clients, task.data.classes
+    few = total <= MOST_COUNTED
     dealt = split(task) if few and classes else {"counts": []}
     plain = [str(number) for number in range(classes)] if dealt["counts"] else []
     return {
-        "names": names(task, given) or list(range(task.num_clients)),
-        "examples": task.shards.num_examples.tolist(),
+        "names": names(task, given) or list(range(total)),
+        "examples": task.everyone.num_examples.tolist(),
         "counts": dealt["counts"],
         "labels": list(task.data.label_names) if plain and task.data.label_names else plain,
+        "unseen": task.unseen.num_clients,
     }

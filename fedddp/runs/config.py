@@ -47,7 +47,7 @@ __all__ = ["Config", "experiments", "folder", "load", "read", "split_words", "st
 
 SHARED = {  # what another solver, split, ... takes over from the one that an earlier layer names
     "local": ("epochs", "batch_size"),
-    "split": ("clients", "minimum", "seed"),
+    "split": ("clients", "minimum", "seed", "unseen"),
     "data": ("root", "place"),
     "model": ("seed", "loss"),
     "method": (),

@@ -1,32 +1,27 @@
 """Metrics on the test set, spread over ranks in fixed chunks and added exactly, because they may steer a run."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedddp.core.data import Examples
 from fedddp.core.objective import CrossEntropy, NextToken
-from fedddp.core.registry import find
 from fedddp.core.task import Task
 from fedddp.exchange.group import Exchange
 from fedddp.exchange.messages import Gather, Mean, Message, Sum
 from fedddp.exchange.reduce import Field, Reduction
-from fedddp.rounds.federate import Federation
+from fedddp.rounds.federate import Federation, Report
+from fedddp.runs.by_client import CLIENTS, ByClient
 from fedddp.runs.posterior import Samples, auroc, entropy
+from fedddp.runs.predictions import Models, chunk_size, in_chunks, predict
+from fedddp.runs.table import Table
 
-CHUNK = 1000  # most examples at a time
-ROOM = 1 << 28  # bytes that a chunk's outputs, or what a layer makes of it, may take
 
-
-class Models(Protocol):
-    """Parameter vectors [P] whose predictions are averaged: a tensor [M, P], or samples made on the way."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Tensor]: ...
+class Evaluated(NamedTuple):
+    metrics: dict[str, float]
+    clients: Table | None  # a row for each client, where that is wanted
 
 
 @dataclass
@@ -34,27 +29,35 @@ class Evaluator:
     """What a run reports of its server after a round.
 
     A method with a posterior is judged at the mean and, as averaged_*, by averaging `samples`
-    samples. With `ood` inputs, ood_auroc tells how well predictive entropy tells them from the test set.
+    samples. With `ood` inputs, ood_auroc tells how well predictive entropy tells them from the test set. With
+    `by_client` the same is told of each client's own part of the test set.
     """
 
     federation: Federation
     samples: int
     ood: Examples | None = None
+    by_client: ByClient | None = None
 
     @property
-    def by_client(self) -> bool:
+    def judged_by_own(self) -> bool:
         return self.federation.own_models() is not None
 
-    def __call__(self, server: Any, finished: int) -> dict[str, float]:
-        found = self._metrics(server, finished, self.federation.task.data.test)
+    def __call__(self, server: Any, finished: int, report: Report | None = None) -> Evaluated:
+        """`report`: of the round, which tells losses before and after local work."""
+        found, columns = self._metrics(server, finished, self.federation.task.data.test, self.by_client)
         if (held := self.federation.task.data.validation) is not None:
-            chosen = self._metrics(server, finished, held)
+            chosen, _ = self._metrics(server, finished, held)
             found |= {f"validation_{name}": value for name, value in chosen.items()}
-        if self.ood is not None and not self.by_client:
+        if self.ood is not None and not self.judged_by_own:
             for prefix, models in self.kinds(server, finished).items():
                 inside, outside = (self._entropies(models, e) for e in (self.federation.task.data.test, self.ood))
                 found[f"{prefix}ood_auroc"] = auroc(inside, outside)
-        return found
+        if self.by_client is None:
+            return Evaluated(found, None)
+        if not self.judged_by_own:
+            columns |= self.by_client.made_personal(server, finished, self.samples)
+        table = self.by_client.table(columns, report)
+        return Evaluated(found | table.numbers(self.by_client.alone), table)
 
     def point(self, server: Any) -> Tensor:
         """[M, P] a method's ensemble, or the one model that it has."""
@@ -71,7 +74,7 @@ class Evaluator:
     def pictures(self, server: Any, finished: int) -> tuple[dict[str, dict[str, list[float]]], dict[str, Tensor]]:
         """How sure the model is: numbers for reliability diagrams, and the entropy of every test prediction."""
         task, exchange = self.federation.task, self.federation.exchange
-        if self.by_client or not isinstance(task.objective, CrossEntropy):
+        if self.judged_by_own or not isinstance(task.objective, CrossEntropy):
             return {}, {}
         kinds = self.kinds(server, finished)
         bins = {f"{prefix}reliability": reliability(task, exchange, models) for prefix, models in kinds.items()}
@@ -81,36 +84,31 @@ class Evaluator:
         spread = {f"{p}{name}": self._entropies(m, e) for p, m in kinds.items() for name, e in sets.items()}
         return bins, spread
 
-    def _metrics(self, server: Any, finished: int, examples: Examples) -> dict[str, float]:
+    def _metrics(
+        self, server: Any, finished: int, examples: Examples, by_client: ByClient | None = None
+    ) -> tuple[dict[str, float], dict[str, Tensor]]:
+        """On all examples; and, from the same predictions, on each client's part of them."""
         task, exchange = self.federation.task, self.federation.exchange
         own = self.federation.own_models()
         if own is not None:
-            return evaluate_clients(task, exchange, own, examples)
+            columns = {} if by_client is None else by_client.own(own)
+            if by_client is not None:  # the server's model beside them
+                sums = _tally(task, exchange, self.point(server), examples, by_client)[CLIENTS].cpu()
+                columns |= {f"server_{n}": v for n, v in task.objective.metrics_by(sums).items()}
+            return evaluate_clients(task, exchange, own, examples), columns
         found: dict[str, float] = {}
+        columns = {}
         for prefix, models in self.kinds(server, finished).items():
-            found |= {f"{prefix}{n}": v for n, v in evaluate(task, exchange, models, examples).items()}
+            tally = _tally(task, exchange, models, examples, by_client)
+            found |= {f"{prefix}{n}": v for n, v in task.objective.metrics(tally).items()}
+            if by_client is not None:
+                columns |= {f"{prefix}{n}": v for n, v in task.objective.metrics_by(tally[CLIENTS].cpu()).items()}
             if isinstance(models, Tensor) and len(models) > 1:
                 found |= evaluate_members(task, exchange, models, examples)
-        return found
+        return found, columns
 
     def _entropies(self, models: Models, examples: Examples) -> Tensor:
         return entropies(self.federation.task, self.federation.exchange, models, examples)
-
-
-def other_data(name: str, task: Task, root: str) -> Examples | None:
-    """The test inputs of the data set `evaluation.ood`, which the model is to recognise as strange."""
-    if not name:
-        return None
-    if not isinstance(task.objective, CrossEntropy) or isinstance(task.objective, NextToken):
-        raise ValueError(f"evaluation.ood={name}: needs a classification, where predictions have an entropy")
-    inputs = find("data", name)(root=root).load().test.inputs
-    if inputs.shape[1:] != task.data.test.inputs.shape[1:]:
-        raise ValueError(
-            f"evaluation.ood={name}: its inputs are {tuple(inputs.shape[1:])}, the model is made for "
-            f"{tuple(task.data.test.inputs.shape[1:])}; name a data set of the same shape"
-        )
-    device = task.data.test.inputs.device
-    return Examples(inputs.to(device), torch.zeros(len(inputs), dtype=torch.long, device=device))
 
 
 def evaluate(task: Task, exchange: Exchange, models: Models, examples: Examples | None = None) -> dict[str, float]:
@@ -134,19 +132,23 @@ def reliability(task: Task, exchange: Exchange, models: Models) -> dict[str, lis
     return {} if bins is None else dict(zip(("count", "confidence", "right"), bins.tolist(), strict=True))
 
 
-def _tally(task: Task, exchange: Exchange, models: Models, examples: Examples) -> dict[str, Tensor]:
-    chunks = _chunks(task, examples)
-    empty = task.objective.tally(*predict(task, models, examples, slice(0, 0)))
-    parts: list[Message] = [{name: Sum(value.unsqueeze(0)) for name, value in empty.items()}]
-    for chunk in chunks[exchange.rank :: exchange.world_size]:
-        tally = task.objective.tally(*predict(task, models, examples, chunk))
-        parts.append({name: Sum(value.unsqueeze(0)) for name, value in tally.items()})
-    return add_up(exchange, parts, len(chunks), task.device)
+def _tally(
+    task: Task, exchange: Exchange, models: Models, examples: Examples, by_client: ByClient | None = None
+) -> dict[str, Tensor]:
+    chunks = in_chunks(task, examples)
+    found: list[Message] = []
+    for chunk in [slice(0, 0), *chunks[exchange.rank :: exchange.world_size]]:
+        predicted = predict(task, models, examples, chunk)
+        tally = task.objective.tally(*predicted)
+        if by_client is not None:
+            tally[CLIENTS] = by_client.tally(*predicted, chunk)
+        found.append({name: Sum(value.unsqueeze(0)) for name, value in tally.items()})
+    return add_up(exchange, found, len(chunks), task.device)
 
 
 def entropies(task: Task, exchange: Exchange, models: Models, examples: Examples) -> Tensor:
     """[N] entropy of the averaged prediction for every example, on every rank."""
-    chunks, size = _chunks(task, examples), chunk_size(task, examples)
+    chunks, size = in_chunks(task, examples), chunk_size(task, examples)
     reduction = Reduction(slots=len(chunks))
     reduction.fields = [Field("entropy", "gather", (size,), "float64")]  # known even to a rank without a chunk
     for number in range(exchange.rank, len(chunks), exchange.world_size):
@@ -164,7 +166,7 @@ def evaluate_clients(
     """The mean over clients of the metrics of each client's own model; `models` [n, P] are of those at home here."""
     examples, names = task.data.test if examples is None else examples, [""]
     parts: list[Message] = []
-    chunks = _chunks(task, examples)
+    chunks = in_chunks(task, examples)
     for theta in models:
         own = theta[None].to(task.device)
         tallies = [task.objective.tally(*predict(task, own, examples, c)) for c in chunks]
@@ -186,40 +188,3 @@ def add_up(exchange: Exchange, parts: list[Message], most: int, device: torch.de
         reduction.add(part, torch.zeros(0, dtype=torch.long))
     scales = exchange.agree(reduction.exponents())
     return reduction.total(exchange, scales, most, device)
-
-
-def _chunks(task: Task, examples: Examples) -> list[slice]:
-    count, size = len(examples), chunk_size(task, examples)
-    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
-
-
-def chunk_size(task: Task, examples: Examples) -> int:
-    """Examples at a time; fewer where each has many outputs or large activations, as in language.
-
-    A rule of the model and the data alone: on any number of ranks, kernels see the same shapes.
-    """
-    return max(1, min(CHUNK, ROOM // _bytes(task, examples.inputs[:1])))
-
-
-def _bytes(task: Task, one: Tensor) -> int:
-    """The most that any layer takes or gives for one example, its outputs counted in double precision."""
-    seen = [1]
-
-    def note(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        seen.extend(x.numel() * x.element_size() for x in (*inputs, output) if isinstance(x, Tensor))
-
-    handles = [module.register_forward_hook(note) for module in task.module.modules()]
-    try:
-        with torch.no_grad():
-            return max(8 * task.outputs(task.initial, one).numel(), *seen)
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def predict(task: Task, models: Models, examples: Examples, chunk: slice) -> tuple[Tensor, Tensor]:
-    with torch.no_grad():
-        outputs = (task.outputs(theta, examples.inputs[chunk]) for theta in models)
-        probabilities = sum(task.objective.probabilities(output) for output in outputs) / len(models)
-    assert isinstance(probabilities, Tensor)
-    return probabilities, examples.targets[chunk].to(task.device)

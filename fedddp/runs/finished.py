@@ -16,6 +16,7 @@ from fedddp.core.rng import stream
 from fedddp.runs import predict as prediction
 from fedddp.runs.claim import read_config
 from fedddp.runs.metrics import read_metrics
+from fedddp.runs.table import Table, read_tables
 
 if TYPE_CHECKING:
     import pandas
@@ -60,6 +61,10 @@ def _read(path: Path) -> dict[str, Any]:
         raise Damaged(f"{error}; the command that made the run makes it anew, with --resume") from error
 
 
+def _arrays(table: Table) -> dict[str, Any]:
+    return {name: values.numpy() for name, values in table.columns.items()}
+
+
 @dataclass(frozen=True)
 class Run:
     """One run in its folder, finished or not."""
@@ -97,7 +102,10 @@ class Run:
 
     @property
     def clients(self) -> "pandas.DataFrame":
-        """A row for each client: its name, its number of examples and, where there are classes, of each class."""
+        """A row for each client: its name, its number of examples and, where there are classes, of each class.
+
+        With evaluation.clients, the columns of the last evaluation's table beside them; `unseen` clients come last.
+        """
         import pandas
 
         told = _read(self.folder / "clients.json")
@@ -105,7 +113,23 @@ class Run:
         counts = np.array(told["counts"])
         for number, label in enumerate(told["labels"]):
             frame[label] = counts[:, number]
+        tables = read_tables(self.folder)
+        if tables:
+            frame["unseen"] = np.arange(len(frame)) >= len(frame) - told["unseen"]
+            frame = frame.join(pandas.DataFrame(_arrays(tables[max(tables)])))
         return frame
+
+    @property
+    def client_metrics(self) -> "pandas.DataFrame":
+        """A row for each evaluated round and client, with the columns of client_metrics.jsonl."""
+        import pandas
+
+        names = _read(self.folder / "clients.json")["names"]
+        frames = [
+            pandas.DataFrame({"round": number, "client": names, **_arrays(table)})
+            for number, table in read_tables(self.folder).items()
+        ]
+        return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
 
     @cached_property
     def trained(self) -> prediction.Trained:

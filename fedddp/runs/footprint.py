@@ -29,7 +29,7 @@ from fedddp.rounds.federate import HEAD, Failed, Federation
 from fedddp.rounds.store import ClientStore
 from fedddp.runs.build import WIDTHS, cohort_width, make_oracle, make_plan, make_task
 from fedddp.runs.config import Config
-from fedddp.runs.evaluate import chunk_size, predict
+from fedddp.runs.predictions import chunk_size, predict
 
 FEW = 4  # examples of a client in the round that is tried
 LIMIT = 20_000  # operations, after which a server's loop has shown what it holds

@@ -104,7 +104,7 @@ def given_data(train: Any, test: Any) -> GivenData:
 
 
 def given_clients(clients: Mapping[str, Any] | Iterable[Any], test: Any) -> tuple[GivenData, GivenSplit]:
-    """Clients with their names and examples as one data set and its split."""
+    """Clients with their names and examples as one data set and its split; `test` may be by the same names."""
     named = dict(clients) if isinstance(clients, Mapping) else {str(i): part for i, part in enumerate(clients)}
     if not named:
         raise ValueError("clients: there are none")
@@ -114,4 +114,14 @@ def given_clients(clients: Mapping[str, Any] | Iterable[Any], test: Any) -> tupl
     except RuntimeError as error:
         raise ValueError(f"clients: their inputs or targets differ in shape: {error}") from error
     split = GivenSplit(sizes=tuple(len(pair[1]) for pair in pairs), names=tuple(map(str, named)))
-    return given_data((inputs, targets), test), split
+    if not isinstance(test, Mapping):
+        return given_data((inputs, targets), test), split
+    if strangers := [name for name in test if name not in named]:
+        raise ValueError(f"test: {strangers[0]!r} is none of the clients; name only {', '.join(map(str, named))}")
+    tests = {name: examples(part, f"test[{name!r}]") for name, part in test.items()}
+    data = given_data((inputs, targets), tuple(torch.cat(parts) for parts in zip(*tests.values(), strict=True)))
+    numbers = {name: number for number, name in enumerate(named)}
+    data.arrays["train_clients"] = torch.arange(len(named)).repeat_interleave(torch.tensor(split.sizes))
+    tested = [torch.full((len(pair[1]),), numbers[name]) for name, pair in tests.items()]
+    data.arrays["test_clients"] = torch.cat(tested)
+    return data, split

@@ -15,12 +15,10 @@ import torch
 from torch import Tensor
 
 from fedddp.core import files, rng, tree
-from fedddp.core.data import Source
 from fedddp.core.device import sharing
 from fedddp.core.files import damaged
 from fedddp.core.task import Task
 from fedddp.core.trace import whole
-from fedddp.data._settings import Subset
 from fedddp.exchange.group import Exchange
 from fedddp.rounds import checkpoint
 from fedddp.rounds.federate import Failed, Federation, Report, checksum
@@ -31,11 +29,14 @@ from fedddp.runs.build import make_federation, make_task, measure_width
 from fedddp.runs.claim import claim, origin, write_config
 from fedddp.runs.clients import clients, split
 from fedddp.runs.config import Config
-from fedddp.runs.evaluate import Evaluator, other_data
+from fedddp.runs.evaluate import Evaluated, Evaluator
+from fedddp.runs.evaluators import make_evaluator
 from fedddp.runs.histograms import histograms
+from fedddp.runs.parts import dealt_numbers
 from fedddp.runs.posterior import export
 from fedddp.runs.rank import speaks
 from fedddp.runs.records import Recorder, round_record
+from fedddp.runs.table import Table
 from fedddp.runs.texts import texts
 
 DIVERGING = 50.0  # nats an example: no model that learns is as wrong
@@ -110,8 +111,7 @@ class Job:
         self._settle_width(task, told.get("width", 0))
         place = footprint.place(self.config, self.device, self.exchange.world_size, sharing())
         federation = make_federation(self.config, task, self.exchange, told.get("cost", ()), place)
-        ood = other_data(self.config.evaluation.ood, task, _root(self.config.data))
-        evaluator = Evaluator(federation, self.config.evaluation.samples, ood)
+        evaluator = make_evaluator(self.config, federation)
         server, done = self._restore(federation, self.last, told)
         recorder = self._open(task, done) if self.exchange.rank == 0 else None
         settings = self.config.federation
@@ -137,7 +137,7 @@ class Job:
         if wrong or not done:
             if done:
                 recorder.say(f"{wrong}; it is written anew")
-            who = clients(task, self._client_names)
+            who = clients(task, self._client_names(task))
             files.write_record(path, who)
         if not done:
             recorder.begin(self.config.told_apart, texts(self.config.values, who))
@@ -147,10 +147,11 @@ class Job:
             recorder.say(f"{wrong}; it is made from the checkpoint and metrics.jsonl")
         return recorder
 
-    @property
-    def _client_names(self) -> Sequence[str]:
-        """As they were handed over, where they were."""
-        return self.config.values["split"].get("names", ())
+    def _client_names(self, task: Task) -> Sequence[str]:
+        """As they were handed over, where they were, in the order of the task's clients."""
+        given = self.config.values["split"].get("names", ())
+        numbers = dealt_numbers(task.everyone.num_clients, task.unseen.num_clients, self.config.seed_of("split"))
+        return [given[number] for number in numbers.tolist()] if len(given) == len(numbers) else []
 
     def _rounds(self, evaluator: Evaluator, server: Any, done: int, recorder: Recorder | None) -> dict[str, Any] | None:
         federation, pace = evaluator.federation, Pace(self.config.checkpoint.every, self.config.checkpoint.share)
@@ -159,7 +160,7 @@ class Job:
             start = time.perf_counter()
             server, report = federation.round(server, number, lambda: (pace.due(), self.stop.asked))
             finished = number + 1
-            metrics = self._evaluate(evaluator, server, finished)
+            metrics, table = self._evaluate(evaluator, server, finished, report)
             self._warn(recorder, finished, metrics.get("nll", 0.0))
             if finished % self.config.federation.check_every == 0 or finished == rounds:
                 federation.check_equal(server, finished)
@@ -167,7 +168,7 @@ class Job:
                 record = round_record(finished, report, metrics, time.perf_counter() - start)
                 every = self.config.evaluation.histograms
                 wanted = bool(every) and (finished % every == 0 or finished in (1, rounds))
-                recorder.round(record, self._histograms(federation, report, server) if wanted else {})
+                recorder.round(record, self._histograms(federation, report, server, table) if wanted else {}, table)
             if self.after_round is not None:
                 self.after_round(finished)
             pace.round_took(time.perf_counter() - start)
@@ -191,9 +192,12 @@ class Job:
             self.warned = True
             self._say(recorder, f"round {finished}: nll is {nll:.0f}: the run diverges (a smaller local.lr may help)")
 
-    def _histograms(self, federation: Federation, report: Report, server: Any) -> dict[str, Tensor]:
+    def _histograms(
+        self, federation: Federation, report: Report, server: Any, table: Table | None
+    ) -> dict[str, Tensor]:
         method = federation.method
-        return histograms(report, method.posterior(server), method.duals(federation.store.memory))
+        spread = {f"clients/{name}": values for name, values in table.columns.items()} if table else {}
+        return spread | histograms(report, method.posterior(server), method.duals(federation.store.memory))
 
     def _save(self, finished: int, server: Any, federation: Federation, store: ClientStore) -> None:
         width = self.config.federation.measured_width
@@ -207,11 +211,12 @@ class Job:
         folder = self.folder / "checkpoints"
         self.last = checkpoint.save(folder, finished, server, store, self.exchange, about, self.last)
 
-    def _evaluate(self, evaluator: Evaluator, server: Any, finished: int) -> dict[str, float]:
+    def _evaluate(self, evaluator: Evaluator, server: Any, finished: int, report: Report) -> Evaluated:
         if not self.config.evaluation.wanted(finished, evaluator.federation.task.rounds):
-            return {}
+            return Evaluated({}, None)
         start = time.perf_counter()
-        return evaluator(server, finished) | {"seconds_evaluate": time.perf_counter() - start}
+        found = evaluator(server, finished, report)
+        return found._replace(metrics=found.metrics | {"seconds_evaluate": time.perf_counter() - start})
 
     def _pictures_lost(self) -> bool:
         """Whether the numbers behind a finished run's pictures must be made again, by all ranks."""
@@ -227,8 +232,10 @@ class Job:
         numbers, spread = evaluator.pictures(server, task.rounds)
         if recorder is not None:
             if 1 < task.num_clients <= MOST_DRAWN:
-                numbers["split"] = split(task, self._client_names)
+                numbers["split"] = split(task, self._client_names(task))
             recorder.pictures(numbers, spread, draw)
+            if draw:
+                recorder.clients(task.everyone.num_examples.tolist())
 
     def _claim(self, resume: bool, held: ExitStack) -> None:
         """The folder is new, or holds a run of this very configuration that we were asked to go on with."""
@@ -381,8 +388,3 @@ class Pace:
         start = time.perf_counter()
         yield
         self.cost, self.worked = time.perf_counter() - start, 0.0
-
-
-def _root(source: Source) -> str:
-    """The folder of its files, where it has one: another data set's files are looked for there, too."""
-    return source.root if isinstance(source, Subset) else ""

@@ -66,14 +66,17 @@ def spans(numbers: list[int]) -> str:
     return ", ".join(f"{a} to {b}" if b > a else str(a) for a, b in zip(starts, ends, strict=True))
 
 
-def cut_metrics(path: Path, done: int, say: Say = _warn) -> None:
-    """Keep the rounds that the checkpoint has; the file is replaced whole, so that a kill loses none."""
-    if not path.exists() and not done:
+def cut_metrics(path: Path, done: int, say: Say = _warn, every: bool = True) -> None:
+    """Keep the rounds that the checkpoint has; the file is replaced whole, so that a kill loses none.
+
+    `every`: each round has a line, so that missing ones are worth a word.
+    """
+    if not path.exists() and not (done and every):
         return
     data = path.read_bytes() if path.exists() else b""
     kept = [(text, record) for text, record in _lines(data, path, say) if record["round"] <= done]
     missing = lacking((record for _, record in kept), done)
-    if missing:
+    if missing and every:
         say(f"{path}: lacks round {spans(missing)} of the {done} that the checkpoint has; the run goes on without")
     whole = b"".join(text + b"\n" for text, _ in kept)
     if whole != data:

@@ -22,9 +22,9 @@ from fedddp.core.shards import Shards
 from fedddp.core.task import Task
 from fedddp.rounds.checkpoint import digest, load_tensors
 from fedddp.runs.claim import read_config
-from fedddp.runs.evaluate import Models
 from fedddp.runs.own import find
 from fedddp.runs.posterior import Samples, entropy
+from fedddp.runs.predictions import Models
 from fedddp.runs.schema import DTYPES, EXTRA, typed
 
 CHUNK = 1000
@@ -75,7 +75,7 @@ def load(folder: Path, trust: bool = False, module: nn.Module | None = None) -> 
         layout=layout,
         objective=OBJECTIVES[about["objective"]](),
         data=_data(about, named),
-        shards=Shards(torch.zeros(0, dtype=torch.long), torch.zeros(1, dtype=torch.long)),
+        shards=Shards.none(),
         streams=Streams(about["seed"]),
         rounds=about["rounds"],
         initial=point[0],

@@ -6,6 +6,7 @@ there once. An error of the disk ends the run with the name of the file.
 
 import struct
 import sys
+from collections.abc import Sequence
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 from fedddp.core.files import Appended, write_record
 from fedddp.rounds.federate import Report
 from fedddp.runs.metrics import cut_metrics, line, read_metrics
+from fedddp.runs.table import FILE, Table
 from fedddp.runs.tags import CURVES, histogram, tag
 
 __all__ = ["Recorder", "cut_metrics", "last_three", "read_metrics"]
@@ -36,14 +38,20 @@ class Recorder:
         self.bar = _bar(title, rounds, done) if not quiet else None
         self.quiet, self.title = quiet, title
         cut_metrics(folder / "metrics.jsonl", done, self.say)
+        cut_metrics(folder / FILE, done, self.say, every=False)
         cut_events(folder, done, self.say)
         self.file = Appended(folder / "metrics.jsonl")
+        self.tables: Appended | None = None  # opened with the first table
+        self.last: Table | None = None
         self.board: Any = Board(str(folder))  # type: ignore[no-untyped-call]
 
-    def round(self, record: dict[str, Any], histograms: dict[str, Tensor]) -> None:
-        """One line, the same numbers as scalars, and what is spread over clients as histograms."""
-        self.file.write(line(record).encode())
+    def round(self, record: dict[str, Any], histograms: dict[str, Tensor], table: Table | None = None) -> None:
+        """A line, the same numbers as scalars, and what is spread over clients as histograms; a line of the table."""
         step = record["round"]
+        if table is not None:
+            self.tables, self.last = self.tables or Appended(self.folder / FILE), table
+            self.tables.write(line(table.record(step)).encode())
+        self.file.write(line(record).encode())
         for name, value in record.items():
             if name != "round" and isinstance(value, int | float):
                 self.board.add_scalar(tag(name), value, step)
@@ -90,6 +98,15 @@ class Recorder:
             for name, figure in draw_all(numbers, self.title):
                 self._picture(name, png(figure))
 
+    def clients(self, sizes: Sequence[int]) -> None:
+        """The last table, to TensorBoard: clients as dots over their sizes."""
+        if self.last is not None and self.last.metrics:
+            from fedddp.runs import clients_picture
+            from fedddp.runs.pictures import png
+
+            metrics = {name: values.numpy() for name, values in self.last.metrics.items()}
+            self._picture("clients", png(clients_picture.draw(metrics, sizes, self.last.unseen)))
+
     def _picture(self, name: str, data: bytes) -> None:
         """A finished PNG; TensorBoard's own way takes an array, and ten times its memory to make it a PNG."""
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -119,6 +136,8 @@ class Recorder:
     def sync(self) -> None:
         """To the disk, before a checkpoint says that these rounds are done."""
         self.file.sync()
+        if self.tables is not None:
+            self.tables.sync()
 
     def close(self, failed: bool = False) -> None:
         """What was not written when the run failed is not tried again: the first error is the one to show."""
@@ -129,6 +148,8 @@ class Recorder:
         else:
             self.board.close()
         self.file.close()
+        if self.tables is not None:
+            self.tables.close()
 
 
 def _bar(title: str, rounds: int, done: int) -> Any:

@@ -25,6 +25,7 @@ from fedddp.rounds.store import PLACES
 YEAR = 366 * 24 * 3600.0  # seconds
 LAST = 3  # rounds that a reported number is the mean of
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+CLIENTS = ("none", "server")
 DATA_PLACES = ("device", "host", "auto")
 NO_EFFECT = (
     "data.root",
@@ -38,6 +39,7 @@ NO_EFFECT = (
     "published",
     "asked.",
     "evaluation.histograms",
+    "evaluation.alone",
 )
 
 
@@ -103,6 +105,10 @@ class EvaluationSettings:
     at: list[int] = field(default_factory=list)  # rounds n, from 1, at which n - 2, n - 1 and n are evaluated, too
     samples: int = 32  # posterior samples to average, up to 100,000, for methods that have a posterior; 0: none
     ood: str = ""  # name of a data set to tell from the test set by predictive entropy; empty: none
+    clients: str = "none"  # none; or server: also judge the server's model on each client's own part of the test set
+    personal: int = 0  # epochs of local work that make the server's model each client's own, to judge it too; 0: none
+    personal_share: float = 1.0  # how far a client's posterior moves from the server's to its own fit, in (0, 1]
+    alone: str = ""  # folder of a run of method=local, to tell what share of the clients is worse off than alone
     histograms: int = 10  # rounds between two histograms in TensorBoard; 0: none, and no pictures
 
     def __post_init__(self) -> None:
@@ -111,6 +117,13 @@ class EvaluationSettings:
         check_count("evaluation.samples", self.samples, least=0, most=100_000)
         if self.ood and not is_path(self.ood) and self.ood not in registry.names("data"):
             raise ValueError(f"evaluation.ood={shown(self.ood)}: unknown; {hint(self.ood, registry.names('data'))}")
+        check("evaluation.clients", self.clients, self.clients in CLIENTS, " or ".join(CLIENTS))
+        fine = self.personal >= 0 and (self.personal == 0 or self.clients != "none")
+        check("evaluation.personal", self.personal, fine, "at least 0, and above 0 only with evaluation.clients=server")
+        check("evaluation.personal_share", self.personal_share, 0 < self.personal_share <= 1, "in (0, 1]")
+        check(
+            "evaluation.alone", self.alone, not self.alone or self.clients != "none", "with evaluation.clients=server"
+        )
         check("evaluation.histograms", self.histograms, self.histograms >= 0, "at least 0")
 
     def wanted(self, finished: int, rounds: int) -> bool:
@@ -152,6 +165,7 @@ class DataExtra:
 @dataclass
 class SplitExtra:
     seed: int | None = None  # seed of who gets which examples; null: seed
+    unseen: int = 0  # clients of those dealt that never train, drawn at random, to judge the result on; at least 0
 
 
 @dataclass
@@ -230,6 +244,9 @@ def beside(section: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if "place" in found:
         found["place"] = settled(f"{section}.place", str, found["place"])
         check(f"{section}.place", found["place"], found["place"] in DATA_PLACES, " or ".join(DATA_PLACES))
+    if "unseen" in found:
+        found["unseen"] = settled(f"{section}.unseen", int, found["unseen"])
+        check(f"{section}.unseen", found["unseen"], found["unseen"] >= 0, "at least 0")
     if "loss" in found:
         found["loss"] = settled(f"{section}.loss", str, found["loss"])
         losses = ("auto", *OBJECTIVES)

@@ -6,10 +6,25 @@ from typing import Any
 from fedddp.core.files import Damaged, read_record
 from fedddp.runs.metrics import Say, lacking, read_metrics, spans
 from fedddp.runs.records import last_three
+from fedddp.runs.table import SUMMARIES
 
 PLAIN = ("accuracy", "nll", "ece", "brier", "rmse", "ood_auroc")
+KINDS = (
+    "",
+    "averaged_",
+    "personal_",
+    "personal_averaged_",
+)  # of models; averaged: over a posterior, where there is one
 TEXT = ("macro_f1", "micro_f1", "precision", "recall_at_5", "perplexity")
-METRICS = (*PLAIN, *TEXT, *(f"averaged_{name}" for name in PLAIN))  # averaged: over a posterior, where there is one
+BY_CLIENT = tuple(
+    f"{group}_{kind}{name}_{what}"
+    for group in ("clients", "unseen")
+    for kind in KINDS
+    for name in ("accuracy", "nll", "ece")
+    for what in SUMMARIES
+)
+WORSE = tuple(f"{kind}worse_than_alone" for kind in KINDS)
+METRICS = (*PLAIN, *TEXT, *(f"averaged_{name}" for name in PLAIN), *BY_CLIENT, *WORSE)
 TOLD = (*METRICS, "last_3_rounds", "seconds", "bytes", "bytes_up", "bytes_down", "bytes_clients", "rounds_lost")
 
 

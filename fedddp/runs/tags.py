@@ -6,7 +6,7 @@ TensorBoard sorts groups by their names: hence the digits.
 import re
 
 GROUPS = (  # the first whose pattern the name of a number matches
-    ("5_clients", r"(skipped|clipped|active|left_out)$"),
+    ("5_clients", r"(skipped|clipped|active|left_out)$|(clients|unseen)_|.*worse_than_alone$"),
     ("7_system", r"seconds_idle|seconds_plan|memory"),
     ("3_time", r"seconds"),
     ("4_traffic", r"bytes"),

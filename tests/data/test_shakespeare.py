@@ -53,8 +53,8 @@ def test_tinyshakespeare_by_role(tmp_path: Path) -> None:
     text = "First Citizen:\nBefore we proceed.\n\nAll:\nSpeak, speak.\n\nFirst Citizen:\nYou are resolved\nto die?\n"
     (tmp_path / "tiny.txt.xz").write_bytes(lzma.compress(text.encode()))
     assert shakespeare.roles(tmp_path / "tiny.txt.xz") == [
-        "Before we proceed.\nYou are resolved\nto die?",
-        "Speak, speak.",
+        ("First Citizen", "Before we proceed.\nYou are resolved\nto die?"),
+        ("All", "Speak, speak."),
     ]
 
 

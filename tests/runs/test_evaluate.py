@@ -16,10 +16,12 @@ from fedddp.core.params import Layout
 from fedddp.data.digits import Source
 from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
-from fedddp.runs.evaluate import Evaluator, chunk_size, entropies, evaluate, other_data
+from fedddp.runs.evaluate import Evaluator, entropies, evaluate
+from fedddp.runs.evaluators import other_data
 from fedddp.runs.job import Job
 from fedddp.runs.posterior import Samples, auroc, entropy
 from fedddp.runs.predict import load, predict
+from fedddp.runs.predictions import chunk_size
 from tests import toy
 from tests.small import MODELS, fresh, run, settings
 
@@ -73,7 +75,7 @@ def test_averaged_metrics_are_those_of_the_mean_of_predictions(federation):
     task = federation.task
     lam = posterior(task)
     server = federation.method.init_server(task)._replace(lam=lam)
-    found = Evaluator(federation, samples=4)(server, 7)
+    found = Evaluator(federation, samples=4)(server, 7).metrics
     each = [
         task.outputs(theta, task.data.test.inputs).double().softmax(1)
         for theta in Samples(lam, 4, task.streams.seed, 7)
@@ -85,7 +87,9 @@ def test_averaged_metrics_are_those_of_the_mean_of_predictions(federation):
     assert found["averaged_nll"] == pytest.approx(float(nll), abs=1e-9)
     assert found["averaged_entropy"] == pytest.approx(float(entropy(mean).mean()), abs=1e-9)
     assert found["accuracy"] == evaluate(task, federation.exchange, server.theta[None])["accuracy"]
-    assert set(Evaluator(federation, samples=0)(server, 7)) == {n for n in found if not n.startswith("averaged")}
+    assert set(Evaluator(federation, samples=0)(server, 7).metrics) == {
+        n for n in found if not n.startswith("averaged")
+    }
 
 
 def test_every_rank_knows_the_entropy_of_every_prediction(federation):
@@ -120,7 +124,7 @@ def test_chunks_are_as_small_as_their_largest_layer_asks(federation, exchange, m
     task, models = federation.task, federation.task.initial.unsqueeze(0)
     assert chunk_size(task, task.data.test) == 1000
     uncertain, metrics = entropies(task, exchange, models, task.data.test), evaluate(task, exchange, models)
-    monkeypatch.setattr("fedddp.runs.evaluate.ROOM", 4 * 64 * 70)
+    monkeypatch.setattr("fedddp.runs.predictions.ROOM", 4 * 64 * 70)
     assert chunk_size(task, task.data.test) == 70
     assert torch.equal(entropies(task, exchange, models, task.data.test), uncertain)
     assert evaluate(task, exchange, models) == pytest.approx(metrics, rel=1e-12)

@@ -1,0 +1,53 @@
+"""From a configuration to the evaluator of a run, with what it compares with."""
+
+import torch
+
+from fedddp.core.data import Examples, Source
+from fedddp.core.objective import CrossEntropy, NextToken
+from fedddp.core.registry import find
+from fedddp.core.task import Task
+from fedddp.data._settings import Subset
+from fedddp.rounds.federate import Federation
+from fedddp.runs.by_client import ByClient
+from fedddp.runs.config import Config
+from fedddp.runs.evaluate import Evaluator
+from fedddp.runs.parts import Parts
+from fedddp.runs.personal import Personal
+from fedddp.runs.table import read_alone
+
+
+def make_evaluator(config: Config, federation: Federation) -> Evaluator:
+    wanted, task = config.evaluation, federation.task
+    ood = other_data(wanted.ood, task, _root(config.data))
+    return Evaluator(federation, wanted.samples, ood, make_by_client(config, federation))
+
+
+def make_by_client(config: Config, federation: Federation) -> ByClient | None:
+    """Who holds which test examples, where each client is judged on its own."""
+    wanted = config.evaluation
+    if wanted.clients == "none":
+        return None
+    parts = Parts.of(federation.task, config.seed_of("split"))
+    personal = Personal.of(config.local, wanted.personal, wanted.personal_share) if wanted.personal else None
+    return ByClient(federation, parts, personal, read_alone(wanted.alone, parts.digest))
+
+
+def other_data(name: str, task: Task, root: str) -> Examples | None:
+    """The test inputs of the data set `evaluation.ood`, which the model is to recognise as strange."""
+    if not name:
+        return None
+    if not isinstance(task.objective, CrossEntropy) or isinstance(task.objective, NextToken):
+        raise ValueError(f"evaluation.ood={name}: needs a classification, where predictions have an entropy")
+    inputs = find("data", name)(root=root).load().test.inputs
+    if inputs.shape[1:] != task.data.test.inputs.shape[1:]:
+        raise ValueError(
+            f"evaluation.ood={name}: its inputs are {tuple(inputs.shape[1:])}, the model is made for "
+            f"{tuple(task.data.test.inputs.shape[1:])}; name a data set of the same shape"
+        )
+    device = task.data.test.inputs.device
+    return Examples(inputs.to(device), torch.zeros(len(inputs), dtype=torch.long, device=device))
+
+
+def _root(source: Source) -> str:
+    """The folder of its files, where it has one: another data set's files are looked for there, too."""
+    return source.root if isinstance(source, Subset) else ""
