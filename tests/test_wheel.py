@@ -64,4 +64,7 @@ def test_every_experiment_and_profile_is_inside(installed):
     methods = {path.name for path in (TREE / "configs" / "method").glob("*.yaml")}
     assert {path.name for path in (installed / "fedddp" / "configs" / "method").glob("*.yaml")} == methods
     packages = {str(path.relative_to(TREE)) for path in (TREE / "fedddp").rglob("*.py")}
-    assert packages == {str(path.relative_to(installed)) for path in (installed / "fedddp").rglob("*.py")}
+    project = {f"fedddp/{path.relative_to(TREE)}" for path in (TREE / "configs" / "project").glob("*.*")}
+    inside = {str(path.relative_to(installed)) for path in (installed / "fedddp").rglob("*.py")}
+    assert packages | {name for name in project if name.endswith(".py")} == inside
+    assert all((installed / name).is_file() for name in project)

@@ -1,0 +1,1 @@
+"""Commands that have no room of their own."""
