@@ -1,0 +1,174 @@
+"""A page for each method: what is said of it by hand, and what its class and two rounds of it show."""
+
+import io
+import logging
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+from functools import cache
+from importlib import import_module
+from inspect import cleandoc
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from fedddp.checks import purity, small
+from fedddp.core import registry, tree
+from fedddp.core.meanings import meanings
+from fedddp.exchange.group import Exchange
+from fedddp.reports.table import size
+from fedddp.reproduce import protocol, results
+from fedddp.runs.build import make_federation, make_task
+from fedddp.runs.explain import Setting, of_class, usual_solver
+
+WRITTEN = Path(__file__).with_name("methods.yaml")
+PARAMETERS = 910  # of the network that messages are shown for
+
+
+@cache
+def families() -> list[dict[str, Any]]:
+    """As written by hand; whoever is not written of comes last, under a family of their own."""
+    found: list[dict[str, Any]] = yaml.safe_load(WRITTEN.read_text())
+    silent = set(registry.builtin("method")) - {name for family in found for name in family["methods"]}
+    rest = {"family": "Others", "about": "", "methods": {name: {} for name in sorted(silent)}}
+    return [*found, rest] if silent else found
+
+
+def navigation() -> list[Any]:
+    named = [{family["family"]: [f"choose/{name}.md" for name in family["methods"]]} for family in families()]
+    return ["choose/index.md", *named]
+
+
+def pages() -> dict[str, str]:
+    found = {f"choose/{name}.md": page(name, told) for family in families() for name, told in family["methods"].items()}
+    return {"choose/index.md": index(), **found}
+
+
+def index() -> str:
+    lines = [
+        "# Choose a method",
+        "",
+        "All methods that come with fedddp. What a client keeps and sends is counted in two rounds of a small network "
+        f"of {PARAMETERS} parameters (one number is 4 bytes), with the method's usual solver.",
+    ]
+    for family in families():
+        lines += ["", f"## {family['family']}", "", family["about"], ""]
+        lines += ["| method | idea | a client sends | is sent | keeps |", "|---|---|---|---|---|"]
+        for name, told in family["methods"].items():
+            seen = watched(name)
+            amounts = [size(seen.bytes_up), size(seen.bytes_down), size(seen.bytes_kept)]
+            lines.append(f"| [{name}]({name}.md) | {told.get('idea', first_line(name))} | {' | '.join(amounts)} |")
+    return "\n".join(lines) + "\n"
+
+
+def page(name: str, told: dict[str, str]) -> str:
+    parts = (_words(told), _equations(name), _memories(name), _message(name), _settings(name), _results(name))
+    return "\n".join([f"# {name}", "", *(line for part in parts for line in part)]) + "\n"
+
+
+def _words(told: dict[str, str]) -> Iterator[str]:
+    if told:
+        yield from (told["idea"], "", f"**When to use it.** {told['use']}", "")
+    if "holds" in told:
+        yield from (f"**What is known to hold**, and tested: {told['holds']}", "")
+
+
+def _equations(name: str) -> Iterator[str]:
+    """What its author wrote above the class, which has the paper, too."""
+    yield from ("## Equations", "", "```text", cleandoc(module(name).__doc__ or ""), "```", "")
+
+
+def _memories(name: str) -> Iterator[str]:
+    yield from ("## What is kept", "")
+    for title, memory in zip(("server", "a client"), memories(name), strict=True):
+        leaves = {key: value for key, value in tree.leaves(memory).items() if value.numel()}
+        if not leaves:
+            yield f"- {title}: nothing"
+            continue
+        meant = meanings(type(memory))
+        each = [f"`{key}`{_what(meant.get(key.partition('.')[0], ''))}" for key in leaves]
+        yield f"- {title}: {', '.join(each)}"
+    yield ""
+
+
+def _what(comment: str) -> str:
+    return f" ({comment})" if comment else ""
+
+
+def _message(name: str) -> Iterator[str]:
+    seen = watched(name)
+    yield from ("## What is sent", "", "Of each client, in a round; the engine adds up, or gathers:", "", "```text")
+    yield from seen.fields
+    yield from ("```", "")
+    given = f", and {' '.join(small.SETTINGS[name])}" if name in small.SETTINGS else ""
+    amounts = f"{size(seen.bytes_up)} up and {size(seen.bytes_down)} down per client and round"
+    yield from (f"With {PARAMETERS} parameters{given}: {amounts}.", "")
+
+
+def _settings(name: str) -> Iterator[str]:
+    rows = of_class("method", registry.find("method", name))
+    yield from ("## Settings", "")
+    yield from table(rows) if rows else ["None."]
+    yield ""
+    usual = usual_solver(name)
+    if usual:
+        yield from (f"Usual, by `configs/method/{name}.yaml`: `{usual}`.", "")
+    yield from ("```bash", f"fedddp run digits method={name}", f"fedddp explain method={name}", "```", "")
+
+
+def table(rows: list[Setting]) -> Iterator[str]:
+    yield from ("| key | default | type | meaning |", "|---|---|---|---|")
+    for one in rows:
+        cells = (f"`{one.key}`", f"`{one.default}`" if one.default else "", one.kind, one.meaning)
+        yield f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+
+
+def _results(name: str) -> Iterator[str]:
+    """Its rows of the papers' tables, from the file that results.md is written from."""
+    found = [line for each in protocol.names() for line in _cells(name, each)]
+    if found:
+        yield from ("## Its numbers", "")
+        yield from ("Accuracy in percent, from [the results](../results.md), which say how they came about.", "")
+        yield from ("| table | row | |", "|---|---|---|", *found, "")
+
+
+def _cells(name: str, which: str) -> Iterator[str]:
+    chosen, measured = protocol.read(which), results.read().get(which, {})
+    for title, row in chosen.rows.items():
+        found = measured.get(title, {})
+        shown = [column for column, one in chosen.columns.items() if one.metric == "accuracy"]
+        cells = {column: found[column] for column in shown if column in found}
+        if row.set.get("method") == name and cells:
+            said = ", ".join(f"{column} {100 * one.number.mean:.1f}" for column, one in cells.items())
+            yield f"| {chosen.about} | {title} | {said} |"
+
+
+def module(name: str) -> Any:
+    return import_module(registry.find("method", name).__module__)
+
+
+def first_line(name: str) -> str:
+    return registry.describe("method", name)
+
+
+@cache
+def watched(name: str) -> purity.Seen:
+    """Two rounds of it in the small federation that `fedddp check` uses."""
+    with _quiet():
+        return purity.watch(small.load([f"method={name}"], *small.MODELS["mlp"]))
+
+
+@cache
+def memories(name: str) -> tuple[Any, Any]:
+    """The server's and the clients', before the first round."""
+    config, cpu = small.load([f"method={name}"], *small.MODELS["mlp"]), torch.device("cpu")
+    with _quiet():
+        exchange = Exchange.connect(cpu)
+        federation = make_federation(config, make_task(config, cpu), exchange)
+        return federation.method.init_server(federation.task), federation.store.memory
+
+
+def _quiet() -> Any:
+    logging.getLogger("torch").setLevel(logging.ERROR)
+    return redirect_stderr(io.StringIO())

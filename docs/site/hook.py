@@ -1,0 +1,27 @@
+"""What MkDocs calls: pages made from the code, the tutorials and the top's own files join those that are written."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+TREE = HERE.parents[1]
+TOP = ("CONTRIBUTING.md", "CHANGELOG.md")  # pages that people look for at the top of the tree
+sys.path.insert(0, str(HERE))  # MkDocs runs this file by its path
+
+import catalogue  # noqa: E402
+import notebooks  # noqa: E402
+import reference  # noqa: E402
+
+
+def on_files(files: Any, config: Any) -> Any:
+    from mkdocs.structure.files import File
+
+    made = {**reference.pages(), **catalogue.pages(), **notebooks.pages(TREE / "docs" / "tutorials")}
+    made |= {name: (TREE / name).read_text().replace("](docs/", "](") for name in TOP}
+    made["site.css"] = (HERE / "site.css").read_text()
+    for path, text in made.items():
+        files.append(File.generated(config, path, content=text))
+    choose = next(entry for entry in config.nav if "Choose" in entry)
+    choose["Choose"] = catalogue.navigation()
+    return files

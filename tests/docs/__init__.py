@@ -1,0 +1,1 @@
+"""The pages: their blocks, and what is made from the code."""
