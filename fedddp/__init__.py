@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from fedddp.runs.finished import Posterior, Run
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PLACES = {
     "fedddp.api": "Result Rounds RunFailed configure federation load report run sweep",
