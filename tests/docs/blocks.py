@@ -77,16 +77,17 @@ def commands(block: Block, folder: Path) -> list[Command]:
 
 
 def script(page: Path) -> str:
-    """A whole page for bash: titled blocks become files, blocks of Python and shell run in the page's order."""
-    parts = ["set -eu"]
-    for number, block in enumerate(blocks(page)):
-        name = block.title if block.title.endswith((".py", ".yaml")) else ""
-        if block.language == "python" and name:
-            parts.append(_file(name, block.text))
+    """A whole page for bash: titled blocks become files; shell and Python run in the page's order."""
+    parts, typed = ["set -eu"], ""
+    for number, block in enumerate([*blocks(page), Block(page, 0, "bash", "", "")]):
+        if block.language == "python" and not block.title:
+            typed += block.text  # in one session, until the shell has its turn
         elif block.language == "python":
-            parts += [_file(f"block{number}.py", _main(block.text)), f"python block{number}.py"]
+            parts.append(_file(block.title, block.text))
         elif block.language == "bash":
+            parts += [_file(f"block{number}.py", _main(typed)), f"python block{number}.py"] if typed else []
             parts.append(block.text)
+            typed = ""
     return "\n".join(parts)
 
 
