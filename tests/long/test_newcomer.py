@@ -60,7 +60,7 @@ def script(name: str, folder: Path) -> str:
 
 
 def test_from_nothing_to_all_of_it(newcomer):
-    """In less than ten minutes of a processor: a model on one's own table, an own method beside two others, a page, a prediction."""
+    """A model on one's own table, a prediction, an own method beside two others, a page: ten minutes of a processor."""
     start, used, said = time.monotonic(), processor_seconds(), {}
     for name in ("index.md", "python.md", "table.md", "model.md", "method.md", "project.md"):
         said[name] = follow(newcomer, script(name, newcomer))
