@@ -45,7 +45,8 @@ class Tilting(SiteMethod[C], extends=True):
 
     def mismatch(self, local: Solver) -> str:
         if isinstance(local, PosteriorSolver):
-            return "" if local.any_cavity else "has sites, and that solver takes a prior N(0, 1/delta) only"
+            wrong = "" if local.any_cavity else "has sites, and that solver takes a prior N(0, 1/delta) only"
+            return wrong or super().mismatch(local)
         if not isinstance(local, SamplingSolver):
             return "needs a sampling or a posterior solver"
         if self.temperature != 1 and not local.tempers:
