@@ -22,10 +22,12 @@ class Subset(Source, extends=True):
     fraction_seed: int = 0  # seed of that choice and of the validation part; apart from the run's seed
     validation: int = 0  # training points held out at the server, taken at random from the fraction; 0: none
     keep_validation: bool = False  # whether clients hold those points too; they are then drawn with replacement
+    contaminated: float = 0.0  # share of the clients' labels replaced by others at random before the split, in [0, 1)
 
     def __post_init__(self) -> None:
         check("data.fraction", self.fraction, 0 < self.fraction <= 1, "in (0, 1]")
         check("data.validation", self.validation, self.validation >= 0, "0 for none, or a number of training points")
+        check("data.contaminated", self.contaminated, 0 <= self.contaminated < 1, "in [0, 1)")
 
     def dataset(self, train: Examples, test: Examples, classes: int, **more: Any) -> Dataset:
         """The loaded parts as this source's Dataset: a fraction of the training set, part of it held out."""
@@ -43,6 +45,8 @@ class Subset(Source, extends=True):
             order = torch.randperm(len(train), generator=stream(self.fraction_seed, "validation"))
             held = train.take(order[: self.validation].sort().values)
             train = train.take(order[self.validation :].sort().values)
+        if self.contaminated:
+            train = contaminate(train, classes, self.contaminated, stream(self.fraction_seed, "contaminated"))
         return Dataset(train, test, classes, validation=held, **more)
 
 
@@ -84,6 +88,18 @@ class Table(Subset, extends=True):
         if not self.standardise:
             return data
         return centred(data, *column_moments(data.train.inputs, numeric))
+
+
+def contaminate(examples: Examples, classes: int, fraction: float, generator: torch.Generator) -> Examples:
+    """With a share of the labels replaced, each by any other class with equal chances."""
+    targets = examples.targets
+    fine = classes > 1 and targets.dim() == 1 and not targets.is_floating_point()
+    check("data.contaminated", fraction, fine, "0: there is no single label of an example to replace")
+    rows = torch.randperm(len(targets), generator=generator)[: round(fraction * len(targets))]
+    shift = torch.randint(1, classes, (len(rows),), generator=generator)
+    wrong = targets.clone()
+    wrong[rows] = (targets[rows] + shift.to(targets)) % classes
+    return replace(examples, targets=wrong)
 
 
 def check_test_fraction(fraction: float) -> None:

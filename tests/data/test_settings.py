@@ -220,3 +220,22 @@ def test_validation_points_that_clients_keep_are_drawn_with_replacement() -> Non
     assert data.validation is not None
     assert len(data.validation) == len(whole) - 1
     assert len(data.validation.inputs.flatten(1).unique(dim=0)) < 0.8 * len(whole)  # about 1 - 1/e of them differ
+
+
+def test_contaminated_labels_are_other_ones_in_the_clients_data_alone():
+    """As many as asked for, of all other classes alike; the held-out points and the test set keep theirs."""
+    inputs = torch.arange(1000.0).unsqueeze(1)
+    whole = Examples(inputs, torch.arange(1000) % 5)
+    plain, spoilt = (Subset(validation=100, contaminated=share).dataset(whole, whole, 5) for share in (0.0, 0.4))
+    assert torch.equal(spoilt.train.inputs, plain.train.inputs)
+    shift = (spoilt.train.targets - plain.train.targets) % 5
+    assert int((shift != 0).sum()) == 360
+    assert shift.bincount(minlength=5)[1:].min() > 60  # 90 of each are expected, to 3.7 deviations
+    for part in ("validation", "test"):
+        assert torch.equal(getattr(spoilt, part).targets, getattr(plain, part).targets)
+
+
+def test_what_has_no_single_label_cannot_be_contaminated():
+    whole = Examples(torch.zeros(10, 1), torch.zeros(10))
+    with pytest.raises(ValueError, match=r"data\.contaminated=0\.5"):
+        Subset(contaminated=0.5).dataset(whole, whole, 0)
