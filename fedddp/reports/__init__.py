@@ -15,6 +15,7 @@ from fedddp.reports.frame import load
 from fedddp.reports.numbers import MEANS, Number, Reading, last_three, more_is_better
 from fedddp.reports.rows import Row, best, group
 from fedddp.reports.runs import Record, read
+from fedddp.reports.sections import Section, sections
 from fedddp.reports.table import Table
 
 __all__ = ["Reading", "Report", "load", "make", "write", "written"]
@@ -27,6 +28,8 @@ class Report:
     rows: list[Row]
     metrics: list[str]
     table: Table
+    sections: list[Section]  # an experiment each, for the page
+    notes: list[str]  # on all runs
 
 
 def make(
@@ -46,8 +49,10 @@ def make(
         notes += choices
     rows = sorted(group(runs, [*by, *best_over]), key=lambda row: _rank(row, shown[0]))
     table = tables.build(rows, shown, sorted(at), target, reading)
-    table.notes = notes + table.notes
-    return Report(rows, shown, table)
+    own = table.notes
+    table.notes = notes + own
+    parts = sections(rows, shown, at, target, reading)
+    return Report(rows, shown, table, parts, notes)
 
 
 FORMATS = ("table", "md", "csv", "html")

@@ -33,6 +33,13 @@ def group(runs: Sequence[Record], by: Sequence[str]) -> list[Row]:
     return [Row(label, members) for label, members in zip(labels, rows.values(), strict=True)]
 
 
+def regrouped(rows: Sequence[Row]) -> list[Row]:
+    """Some of the rows, labelled by as few keys as tell these apart."""
+    settings = [_setting(row.runs[0]) for row in rows]
+    first = list(rows[0].label)[:1]  # what was asked for stands first in every label
+    return [Row(label, row.runs) for label, row in zip(_labels(settings, first), rows, strict=True)]
+
+
 def best(runs: Sequence[Record], over: Sequence[str], metric: str) -> tuple[list[Record], list[str]]:
     """Of runs that differ only in the keys `over`, those of the best setting; and a line on each choice.
 

@@ -22,9 +22,13 @@ from fedddp.core.registry import SECTIONS, gone
 
 Array = NDArray[np.float64]
 
+CLIENT_METRICS = (
+    "client_metrics.jsonl"  # a line for each evaluation: {"round": n, "columns": {name: [a number per client]}}
+)
+MOST_CLIENTS = 10_000  # whose numbers are kept of each run
 INDEX = ".report.safetensors"
-VERSION = "3"  # of the index's layout
-FILES = ("config.yaml", "metrics.jsonl", "summary.json", "pictures.json")
+VERSION = "4"  # of the index's layout
+FILES = ("config.yaml", "metrics.jsonl", "summary.json", "pictures.json", "clients.json", CLIENT_METRICS)
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class Record:
     summary: dict[str, Any] = field(default_factory=dict)  # empty until the run is done
     published: dict[str, Any] = field(default_factory=dict)
     pictures: dict[str, Any] = field(default_factory=dict)
+    experiment: str = ""  # by its name, where the run was asked for by one
+    clients: dict[str, Any] = field(default_factory=dict)  # names, examples and the last evaluation's columns
 
     def missing(self) -> list[str]:
         """The classes that made the run and are not there any more; a run reports without them."""
@@ -137,9 +143,23 @@ def _parse(path: Path, stamp: list[list[int]]) -> Entry:
         "summary": summary,
         "published": plain.get("published") or {},
         "pictures": pictures,
+        "experiment": Path(str((plain.get("asked") or {}).get("experiment", ""))).stem,
+        "clients": _clients(path),
         "notes": notes,
     }
     return json.loads(json.dumps(about)), values  # as it will come back from the index: round numbers become text
+
+
+def _clients(path: Path) -> dict[str, Any]:
+    """Who takes part, and each client's numbers at the last evaluation; {} if that was not recorded."""
+    from fedddp.runs.metrics import read_metrics
+
+    tables = read_metrics(path / CLIENT_METRICS, lambda _: None)
+    columns = tables[-1].get("columns", {}) if tables else {}
+    if not columns or len(next(iter(columns.values()))) > MOST_CLIENTS:
+        return {}
+    told = _record(path / "clients.json")
+    return {"names": told.get("names", []), "examples": told.get("examples", []), "columns": columns}
 
 
 def _table(records: list[dict[str, Any]]) -> tuple[list[str], Array]:

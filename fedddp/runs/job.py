@@ -29,6 +29,7 @@ from fedddp.runs.build import make_federation, make_task, measure_width
 from fedddp.runs.claim import claim, origin, write_config
 from fedddp.runs.clients import clients, split
 from fedddp.runs.config import Config
+from fedddp.runs.confusion import confusion
 from fedddp.runs.evaluate import Evaluated, Evaluator
 from fedddp.runs.evaluators import make_evaluator
 from fedddp.runs.histograms import histograms
@@ -230,6 +231,7 @@ class Job:
         task = evaluator.federation.task
         numbers: dict[str, Any]
         numbers, spread = evaluator.pictures(server, task.rounds)
+        numbers |= confusion(evaluator, server)
         if recorder is not None:
             if 1 < task.num_clients <= MOST_DRAWN:
                 numbers["split"] = split(task, self._client_names(task))

@@ -8,12 +8,13 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from textwrap import wrap
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from fedddp.runs import split_picture
@@ -64,16 +65,16 @@ def dash(place: int) -> str:
 
 def _styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
     @wraps(draw)
-    def drawn(*args: Any) -> Figure:
+    def drawn(*args: Any, **more: Any) -> Figure:
         with matplotlib.rc_context(STYLE):
-            return draw(*args)
+            return draw(*args, **more)
 
     return drawn
 
 
 @_styled
-def draw_curves(metric: str, curves: Sequence[Curve]) -> Figure:
-    """All rows' curves of one metric; each line's id in the SVG is row-PLACE."""
+def draw_curves(metric: str, curves: Sequence[Curve], across: str = "round", unit: str = "") -> Figure:
+    """All rows' curves of one metric; each line's id in the SVG is row-PLACE. `unit`: of what goes across."""
     figure = Figure(figsize=(4.2, 2.8), layout="constrained")
     axes = figure.subplots()
     for curve in curves:
@@ -85,8 +86,10 @@ def draw_curves(metric: str, curves: Sequence[Curve]) -> Figure:
         axes.plot(curve.rounds, curve.mean, lw=1.6, gid=f"row-{curve.place}", **look)
         band = axes.fill_between(curve.rounds, curve.mean - curve.spread, curve.mean + curve.spread)
         band.set(facecolor=colour(curve.place), alpha=0.15, linewidth=0, gid=f"row-{curve.place}-band")
-    axes.set(xlabel="round", title=metric, ylim=_limits(curves))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    axes.set(xlabel=across, title=metric, ylim=_limits(curves))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=not unit, steps=[1, 2, 5, 10]))
+    if unit:
+        axes.xaxis.set_major_formatter(EngFormatter(unit))
     return figure
 
 
@@ -102,7 +105,7 @@ def draw_reliability(panels: Mapping[str, Bins]) -> Figure:
     grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
     for axes, (name, bins) in zip(grid.flat, panels.items(), strict=False):
         _draw_bins(axes, bins)
-        axes.set(title=name, xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        axes.set(title=_folded(name), xlim=(0, 1), ylim=(0, 1), aspect="equal")
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
     figure.supxlabel("confidence", size=9, color=STYLE["axes.labelcolor"])
@@ -110,6 +113,45 @@ def draw_reliability(panels: Mapping[str, Bins]) -> Figure:
     return figure
 
 
+@_styled
+def draw_confusion(panels: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """A panel each: of the test examples of each class (down), the share that is taken for each class (across)."""
+    across = 2 if len(panels) == 4 else min(len(panels), 3)
+    down = -(-len(panels) // across)
+    size = len(next(iter(panels.values()))["counts"])
+    side = min(max(2.6, 0.3 * size), 5.0)
+    figure = Figure(figsize=((side + 0.9) * across, (side + 0.4) * down), layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False)
+    for axes, (name, found) in zip(grid.flat, panels.items(), strict=False):
+        _draw_pairs(axes, np.array(found["counts"], dtype=float), found["names"])
+        axes.set(title=_folded(name), aspect="equal")
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    figure.supxlabel("taken for", size=9, color=STYLE["axes.labelcolor"])
+    figure.supylabel("is", size=9, color=STYLE["axes.labelcolor"])
+    return figure
+
+
+@_styled
+def draw_spread(metric: str, groups: Mapping[str, Array]) -> Figure:
+    """Clients as dots, a line of them for each setting; a bar at their median."""
+    names = list(groups)[::-1]
+    figure = Figure(figsize=(6.4, 0.9 + 0.42 * len(names)), layout="constrained")
+    axes = figure.subplots()
+    for place, name in enumerate(names):
+        values = np.sort(groups[name][np.isfinite(groups[name])])
+        aside = 0.26 * np.sin(2.4 * np.arange(len(values)))  # golden angles: the same picture every time
+        colour_ = colour(len(names) - 1 - place)
+        axes.scatter(values, place + aside, 12, color=colour_, alpha=0.55, linewidth=0)
+        if len(values):
+            axes.vlines(np.median(values), place - 0.36, place + 0.36, color=colour_, lw=2)
+    axes.set_yticks(range(len(names)), [_folded(name) for name in names])
+    axes.set(title=f"{metric} of each client", xlabel=metric, ylim=(-0.6, len(names) - 0.4))
+    axes.grid(axis="y", visible=False)
+    return figure
+
+
+@_styled
 def draw_split(split: Mapping[str, Any], title: str) -> Figure:
     """Sizes and classes of the clients, from what a run's pictures.json holds."""
     counts, sizes = np.array(split["counts"]), np.array(split["sizes"])
@@ -119,7 +161,18 @@ def draw_split(split: Mapping[str, Any], title: str) -> Figure:
 def draw_all(numbers: Mapping[str, Any], title: str) -> Iterator[tuple[str, Figure]]:
     """What a run's pictures.json has the numbers of: the split, and reliability of one or several kinds."""
     for name, value in numbers.items():
-        yield name, draw_split(value, title) if name == "split" else draw_reliability({title: value})
+        yield name, DRAWN.get(name, _draw_one)(value, title)
+
+
+def _draw_one(bins: Bins, title: str) -> Figure:
+    return draw_reliability({title: bins})
+
+
+def _draw_one_confusion(found: Mapping[str, Any], title: str) -> Figure:
+    return draw_confusion({title: found})
+
+
+DRAWN: dict[str, Callable[..., Figure]] = {"split": draw_split, "confusion": _draw_one_confusion}
 
 
 def png(figure: Figure) -> bytes:
@@ -145,7 +198,7 @@ def _draw_bins(axes: Any, bins: Bins) -> None:
     axes.vlines(sure, accuracy, sure, color="#c44e52", lw=1)
     axes.scatter(sure, accuracy, 6 + 220 * share, color=COLOURS[0], alpha=0.85, linewidth=0, clip_on=False, zorder=3)
     ece = np.abs(confidence - right).sum() / count.sum()
-    axes.text(0.04, 0.93, f"ECE {ece:.3f}", transform=axes.transAxes, va="top", fontsize=8, color="#46505c")
+    axes.text(0.96, 0.05, f"ECE {ece:.3f}", transform=axes.transAxes, ha="right", fontsize=8, color="#46505c")
 
 
 def _limits(curves: Sequence[Curve]) -> tuple[float, float]:
@@ -157,3 +210,26 @@ def _limits(curves: Sequence[Curve]) -> tuple[float, float]:
     low, high = np.min([low, *ends]), np.max([high, *ends])
     room = 0.06 * (high - low) or 0.05
     return low - room, high + room
+
+
+def _draw_pairs(axes: Any, counts: Array, names: Sequence[str]) -> None:
+    size = len(counts)
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    edges = np.arange(size + 1) - 0.5
+    axes.pcolormesh(edges, edges, shares, cmap="Blues", vmin=0, vmax=1, rasterized=size > 30)
+    axes.invert_yaxis()
+    axes.grid(visible=False)
+    every = max(1, -(-size // 20))  # so that labels do not overlap
+    shown = [str(name)[:10] for name in names] or [str(number) for number in range(size)]
+    turned = max(map(len, shown)) > 2
+    axes.set_xticks(range(0, size, every), shown[::every], rotation=90 if turned else 0)
+    axes.set_yticks(range(0, size, every), shown[::every])
+    for row, column in zip(*np.nonzero(counts), strict=True) if size <= 12 else ():
+        ink = "white" if shares[row, column] > 0.55 else split_picture.CELL
+        text = f"{100 * shares[row, column]:.0f}"
+        axes.text(column, row, text, ha="center", va="center", fontsize=7, color=ink)
+
+
+def _folded(name: str) -> str:
+    """A long name in two lines."""
+    return "\n".join(wrap(name, 28)[:2]) or name

@@ -15,7 +15,7 @@ from fedddp.core.shards import Counts
 
 MOST_ROWS, MOST_COLUMNS = 40, 20  # of the printed table
 MANY = 100  # clients, whose numbers nobody reads in a picture
-INK, GRID = "#2b3a4a", "#e4e9ee"
+INK, GRID, CELL = "#2b3a4a", "#e4e9ee", "#1d2733"  # CELL: on a light shade, also where the page is dark
 
 
 def text(counts: Counts, sizes: Counts, names: Sequence[str] = (), who: Sequence[str] = ()) -> str:
@@ -103,6 +103,6 @@ def _shade(axes: Axes, counts: Counts, names: Sequence[str]) -> QuadMesh:
     axes.hlines(np.arange(classes + 1) - 0.5, -0.5, clients - 0.5, color=GRID, linewidth=0.6)
     axes.vlines(np.arange(clients + 1) - 0.5, -0.5, classes - 0.5, color=GRID, linewidth=0.6)
     for client, label in zip(*np.nonzero(counts), strict=True):
-        colour = "white" if scale(shares[client, label]) > 0.5 else INK
+        colour = "white" if scale(shares[client, label]) > 0.5 else CELL
         axes.text(client, label, str(counts[client, label]), ha="center", va="center", fontsize=7.5, color=colour)
     return mesh

@@ -42,7 +42,7 @@ def test_a_run_is_a_session_with_its_settings(sweep):
 
 def test_pictures_of_the_split_and_of_reliability(sweep):
     drawn = board(sweep / "0")
-    assert set(drawn.Tags()["images"]) == {"split", "reliability"}
+    assert set(drawn.Tags()["images"]) == {"split", "reliability", "confusion"}
     assert drawn.Images("split")[0].width > 300
     assert not board(sweep / "1").Tags()["images"]  # evaluation.histograms=0
 

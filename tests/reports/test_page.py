@@ -33,16 +33,21 @@ def browse(folder, html, *words):
 
 def values_of(dom):
     """What each cell of the main table sorts by, in the order that the browser shows."""
-    return [re.findall(r'data-value="([^"]*)"', row) for row in re.findall(r"<tr data-row=.*?</tr>", dom)]
+    return [
+        re.findall(r'data-value="([^"]*)"', row)
+        for row in re.findall(r"<tr data-row=.*?</tr>", dom.partition("</table>")[0])
+    ]
 
 
 def test_it_holds_curves_a_split_reliability_and_the_table(html):
     made = html.split("<svg")[1:]
-    assert sum('id="row-0"' in drawing for drawing in made) == 4  # accuracy, nll, ece, train_loss
+    assert (
+        sum('id="row-0"' in drawing for drawing in made) == 6
+    )  # accuracy, nll, ece, train_loss; accuracy over bytes and over seconds
     assert all(f'id="row-{row}-band"' in html for row in range(3))
     assert "digits split by dirichlet, seed 0" in html
     assert html.count("ECE 0.") == 3
-    assert html.count("<tr data-row=") == 3
+    assert html.partition("</table>")[0].count("<tr data-row=") == 3
     assert "<title>a &lt;sweep&gt;</title>" in html
 
 
@@ -95,3 +100,104 @@ def test_it_is_drawn(html, tmp_path):
     colours = {colour for _, colour in Image.open(shot).convert("RGB").getcolors(10**6)}
     lines = {(0x3B, 0x6F, 0xB6), (0xD9, 0x82, 0x2B), (0x3F, 0x9B, 0x5B)}
     assert lines <= colours
+
+
+def two_experiments(folder):
+    """Different data, with accuracies that would make one of them the best everywhere."""
+    for data, base in (("digits", 0.5), ("mnist", 0.9)):
+        for method, more in (("fedavg", {}), ("feddyn", {"alpha": 0.3}), ("feddyn", {"alpha": 0.1})):
+            for seed in range(3):
+                settings = {"method": {"name": method, **more}, "data": {"name": data}, "seed": seed}
+                gain = 0.05 * more.get("alpha", 0) + seed / 1000
+                cost = {"active": [2.0] * 2, "bytes_up": [10.0] * 2, "bytes_down": [5.0] * 2, "seconds": [1.0] * 2}
+                metrics = {"accuracy": [base, base + gain], **cost}
+                write_run(folder / f"{data}-{method}-{more.get('alpha', '')}-{seed}", settings, metrics)
+    return reports.make([folder])
+
+
+def test_each_experiment_has_its_own_section_best_marks_and_axes(tmp_path):
+    made = two_experiments(tmp_path)
+    assert [section.title for section in made.sections] == ["digits split by itself", "mnist split by itself"]
+    html = page(made, "two")
+    digits, mnist = html.split("<section")[1:]
+    for part, base in ((digits, 0.5), (mnist, 0.9)):
+        first = part.partition("</table>")[0]
+        assert re.findall(r'class="best" data-value="([\d.]+)"', first)[0].startswith(str(base + 0.5 / 1000)[:4])
+        assert first.count("<tr data-row=") == 3
+        assert "data.name" not in first  # what the section is about is no column
+    ticks = [
+        re.findall(r">(\d\.\d+)</text>", part.partition("<svg")[2].partition("</svg>")[0]) for part in (digits, mnist)
+    ]
+    assert max(map(float, ticks[0])) < 0.6 < 0.85 < min(map(float, ticks[1]))
+
+
+def test_a_setting_of_one_method_stands_with_that_method(tmp_path):
+    html = page(two_experiments(tmp_path), "two")
+    heads, body = re.search(r"<thead>(.*?)</thead><tbody>(.*?)</tbody>", html.split("<section")[1]).groups()
+    assert "alpha" not in heads
+    assert 'feddyn <span class="own">alpha 0.3</span>' in body
+    assert 'fedavg <span class="own"' not in body
+
+
+def test_every_picture_has_its_numbers_and_both_buttons(tmp_path, html):
+    plates = re.findall(r'<figure class="plate.*?</figure>', html, re.S)
+    assert len(plates) == 4 + 2 + 3 + 3 + 2  # curves, costs, reliability, confusion, two of the splits
+    for one in plates:
+        assert one.count("data-save") == 2
+        assert len(re.search(r'<pre class="numbers" hidden>(.*?)</pre>', one, re.S)[1].splitlines()) > 2
+    costs = page(two_experiments(tmp_path), "two")
+    numbers = re.search(r'data-name="[^"]*accuracy-by-bytes-sent".*?hidden>(.*?)</pre>', costs, re.S)[1].splitlines()
+    assert numbers[0] == "setting,bytes sent,accuracy,accuracy_std"
+    assert [line.split(",")[1] for line in numbers[1:3]] == [
+        "30",
+        "60",
+    ]  # two clients, 15 bytes each, summed over rounds
+
+
+def test_differences_stand_beside_their_tests(tmp_path):
+    html = page(two_experiments(tmp_path), "two")
+    (table,) = re.findall(r"Differences in accuracy to feddyn.*?</table>", html.split("<section")[1], re.S)
+    assert "p (signs)" in table
+    assert "3 seeds: no exact p below 0.25; t assumes normal differences" in table
+
+
+def test_clients_are_shown_where_the_run_has_their_numbers(tmp_path):
+    folder = write_run(tmp_path / "a", {}, {"accuracy": [0.7]})
+    assert "<h3>Clients</h3>" not in page(reports.make([tmp_path]), "none")
+    told = {"names": ["oslo", "rome"], "examples": [5, 6], "counts": [], "labels": []}
+    (folder / "clients.json").write_text(json.dumps(told))
+    columns = {"test_examples": [2, 3], "loss_before": [1, 1], "accuracy": [0.25, None]}
+    lines = [{"round": n, "parts": "", "unseen": 0, "columns": columns | {"accuracy": [n / 4, None]}} for n in (1, 2)]
+    (folder / "client_metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    html = page(reports.make([tmp_path]), "clients")
+    numbers = re.search(r'-clients-accuracy".*?hidden>(.*?)</pre>', html, re.S)[1].splitlines()
+    assert numbers == ["setting,seed,client,examples,accuracy", "fedavg,0,oslo,5,0.5", "fedavg,0,rome,6,"]
+
+
+def test_a_confusion_matrix_is_that_of_the_final_model(sweep):
+    numbers = json.loads((sweep / "0" / "pictures.json").read_text())
+    counts, last = (
+        numbers["confusion"]["counts"],
+        json.loads((sweep / "0" / "metrics.jsonl").read_text().splitlines()[-1]),
+    )
+    total = sum(map(sum, counts))
+    assert total == round(0.6 * 1797)
+    assert sum(counts[n][n] for n in range(10)) / total == last["accuracy"]
+
+
+def test_a_narrow_page_does_not_scroll_and_its_table_says_that_it_does(tmp_path):
+    """The body is as wide as the window, the table scrolls within."""
+    html = page(two_experiments(tmp_path), "two")
+    told = "<script>document.title = [document.documentElement.scrollWidth, innerWidth, "
+    told += "document.querySelectorAll('.scrolls').length].join(' ')</script>"
+    dom = browse(tmp_path, html.replace("</body>", told + "</body>"), "--dump-dom", "--window-size=500,900")
+    wide, window, scrolls = map(int, re.search(r"<title>([\d ]+)</title>", dom)[1].split())
+    assert wide <= window
+    assert scrolls >= 2
+
+
+def test_a_saved_drawing_has_colours_of_its_own(html, tmp_path):
+    ask = "<script>document.title = drawn(document.querySelector('.plate svg')).includes('var(') + ' ' + "
+    ask += "drawn(document.querySelector('.plate svg')).includes('#222a33')</script>"
+    assert "var(--ink, #222a33)" in html
+    assert "<title>false true</title>" in browse(tmp_path, html.replace("</body>", ask + "</body>"), "--dump-dom")

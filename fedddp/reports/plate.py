@@ -1,0 +1,54 @@
+"""A picture on the page: the drawing, to be had as SVG, and the numbers in it, to be had as CSV."""
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from fedddp.runs.pictures import svg
+
+COLOURS = {  # of axes and texts, which the page's light and dark styles set
+    "#222a33": "ink",
+    "#2b3a4a": "ink",
+    "#46505c": "label",
+    "#8a94a0": "edge",
+    "#e8ebee": "grid",
+    "#e4e9ee": "grid",
+}
+
+
+def plate(name: str, figure: Figure, head: Sequence[str], rows: Iterable[Sequence[Any]], wide: bool = False) -> str:
+    """The figure as an element; `name` is that of the files, `head` and `rows` are its numbers."""
+    width = " wide-plate" if wide else ""
+    return (
+        f'<figure class="plate{width}" data-name="{escape(_file(name))}">{themed(svg(figure))}{saves("svg", "csv")}'
+        f"{numbers(head, rows)}</figure>"
+    )
+
+
+def saves(*kinds: str) -> str:
+    """The buttons."""
+    buttons = "".join(f'<button type="button" data-save="{kind}">{kind.upper()}</button>' for kind in kinds)
+    return f'<div class="save">{buttons}</div>'
+
+
+def numbers(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """What the CSV button saves, on the page but not shown."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([head, *rows])
+    return f'<pre class="numbers" hidden>{escape(out.getvalue())}</pre>'
+
+
+def themed(drawing: str) -> str:
+    """Colours of axes and texts become the page's; saved on its own, the drawing has its own again."""
+    for colour, name in COLOURS.items():
+        drawing = drawing.replace(colour, f"var(--{name}, {colour})")
+    return drawing
+
+
+def _file(name: str) -> str:
+    return re.sub(r"[^\w.+-]+", "-", name).strip("-")
