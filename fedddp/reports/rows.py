@@ -37,7 +37,19 @@ def regrouped(rows: Sequence[Row]) -> list[Row]:
     """Some of the rows, labelled by as few keys as tell these apart."""
     settings = [_setting(row.runs[0]) for row in rows]
     first = list(rows[0].label)[:1]  # what was asked for stands first in every label
-    return [Row(label, row.runs) for label, row in zip(_labels(settings, first), rows, strict=True)]
+    labels = [_needed(label, settings) for label in _labels(settings, first)]
+    return [Row(label, row.runs) for label, row in zip(labels, rows, strict=True)]
+
+
+def _needed(label: dict[str, Any], settings: list[dict[str, Any]]) -> dict[str, Any]:
+    """A label without a method's own settings that tell nothing apart among the rows of that method.
+
+    Two methods may have a setting of one name with two meanings.
+    """
+    name = label.get("method.name")
+    rivals = [setting for setting in settings if setting.get("method.name") == name]
+    idle = {key for key in label if key.startswith("method.") and len({_text(one.get(key)) for one in rivals}) == 1}
+    return {key: None if name and key in idle - {"method.name"} else value for key, value in label.items()}
 
 
 def best(runs: Sequence[Record], over: Sequence[str], metric: str) -> tuple[list[Record], list[str]]:

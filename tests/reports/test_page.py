@@ -139,6 +139,14 @@ def test_a_setting_of_one_method_stands_with_that_method(tmp_path):
     assert 'fedavg <span class="own"' not in body
 
 
+def test_a_setting_that_two_methods_share_by_name_alone_is_shown_where_it_tells_apart(tmp_path):
+    for name, alpha in (("feddyn", 0.1), ("feddyn", 0.3), ("bayes_admm", 0.0)):
+        write_run(tmp_path / f"{name}{alpha}", {"method": {"name": name, "alpha": alpha}}, {"accuracy": [alpha]})
+    (section,) = reports.make([tmp_path]).sections
+    assert [row.name for row in section.rows] == ["feddyn alpha=0.3", "feddyn alpha=0.1", "bayes_admm"]
+    assert section.own == {0: "alpha 0.3", 1: "alpha 0.1"}
+
+
 def test_every_picture_has_its_numbers_and_both_buttons(tmp_path, html):
     plates = re.findall(r'<figure class="plate.*?</figure>', html, re.S)
     assert len(plates) == 4 + 2 + 3 + 3 + 2  # curves, costs, reliability, confusion, two of the splits
