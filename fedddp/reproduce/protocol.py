@@ -8,7 +8,9 @@
     seeds: [{seed: 1}, {seed: 2}]
 
 A cell is the mean over seeds of the row's runs of the column's experiment; its published number stands in that
-experiment's file. A figure has `figure:` instead, and what was never begun has `open:`, which says why.
+experiment's file. It is the mean of three rounds; with `best: true` the best of them, with `target: 0.75` the number
+of rounds until the metric is so good, which a row has if every run of it gets there. A figure has `figure:` instead,
+and what was never begun has `open:`, which says why.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,6 +30,8 @@ class Column:
     experiment: str
     metric: str = "accuracy"
     at: int | None = None  # the round; none: the end
+    best: bool = False  # the best of the last three rounds instead of their mean
+    target: float | None = None  # rounds until the metric is so good, instead of the metric
     set: Settings = field(default_factory=dict)
     published: dict[str, float] = field(default_factory=dict)  # by row, where the experiment's file has none
     deviation: dict[str, float] = field(default_factory=dict)  # the published one, by row

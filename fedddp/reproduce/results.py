@@ -17,18 +17,17 @@ class Result:
     command: str
     seeds: list[str]
     date: str
-    values: list[float] = field(default_factory=list)
+    values: list[float | None] = field(default_factory=list)  # none: the run did not reach the column's target
     mean: float | None = None
     std: float | None = None
     note: str = ""  # what differs from the protocol
 
     @property
-    def number(self) -> Number:
+    def number(self) -> Number | None:
+        """None if some run did not reach the target."""
         if self.mean is not None:
             return Number(self.mean, self.std, len(self.seeds), len(self.seeds))
-        found = Number.of(self.values)
-        assert found is not None, "a result has values"
-        return found
+        return None if None in self.values else Number.of(value for value in self.values if value is not None)
 
 
 Results = dict[str, dict[str, dict[str, Result]]]

@@ -10,7 +10,7 @@ from fedddp.reproduce.results import Result
 from fedddp.runs.config import folder
 from fedddp.runs.written import read
 
-ROUNDING = 0.0051  # half of the last digit that papers print, of a percentage a tenth of that
+ROUNDS = "rounds"  # the metric of a column with a target
 
 Found = dict[str, dict[str, Result]]  # of one table
 
@@ -21,16 +21,24 @@ class Cell:
     published: float | None
     deviation: float  # the larger one of ours and the published
     metric: str
+    done: bool = True  # its runs; without a number: some of them did not reach the target
 
     @property
     def sign(self) -> int:
-        return 1 if more_is_better(self.metric) else -1
+        return 1 if self.metric != ROUNDS and more_is_better(self.metric) else -1
 
     def text(self, value: float | None) -> str:
-        """Shares in percent, all else to two digits."""
+        """Shares in percent, rounds to one digit, all else to two."""
         if value is None:
             return ""
+        if self.metric == ROUNDS:
+            return f"{value:.1f}"
         return f"{100 * value:.1f}" if self.metric.endswith("accuracy") else f"{value:.2f}"
+
+    @property
+    def rounding(self) -> float:
+        """Half of the last digit that papers print."""
+        return 0.51 if self.metric == ROUNDS else 0.00051 if self.metric.endswith("accuracy") else 0.0051
 
     @property
     def gap(self) -> float | None:
@@ -43,10 +51,10 @@ class Cell:
     def state(self) -> str:
         gap = self.gap
         if self.ours is None:
-            return "not run"
+            return "not run" if not self.done else "met" if self.published is None else "short: not reached"
         if gap is None:
-            return "nothing published"
-        if abs(gap) <= self.deviation + (ROUNDING / 10 if self.metric.endswith("accuracy") else ROUNDING):
+            return "nothing published" if self.metric != ROUNDS else f"above: reached in {self.text(self.ours.mean)}"
+        if abs(gap) <= self.deviation + self.rounding:
             return "met"
         return f"short by {self.text(-gap)}" if gap < 0 else f"above by {self.text(gap)}"
 
@@ -54,10 +62,13 @@ class Cell:
 def cell(protocol: Protocol, row: str, column: str, found: Found) -> Cell:
     place, result = protocol.columns[column], found.get(row, {}).get(column)
     ours = result.number if result else None
-    published = place.published.get(row, _published(protocol, row, column))
+    published = place.published.get(row)
+    if published is None and place.target is None and not place.best:
+        published = _published(protocol, row, column)
     spread = place.deviation.get(row, 0.0)
     own = ours.std if ours and ours.std is not None else 0.0
-    return Cell(ours, published, max(own, spread), place.metric)
+    metric = place.metric if place.target is None else ROUNDS
+    return Cell(ours, published, max(own, spread), metric, result is not None)
 
 
 def _published(protocol: Protocol, row: str, column: str) -> float | None:
@@ -128,6 +139,6 @@ def notes(protocol: Protocol, found: Found) -> list[str]:
 
 def _ours(one: Cell) -> str:
     if one.ours is None:
-        return "not run"
+        return "not reached" if one.done else "not run"
     spread = "" if one.ours.std is None else f" ± {one.text(one.ours.std)}"
     return f"{one.text(one.ours.mean)}{spread}"

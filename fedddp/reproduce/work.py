@@ -3,16 +3,17 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib import import_module
+from math import isfinite
 from pathlib import Path
 
 from fedddp import reports
 from fedddp.jobs import sweep
 from fedddp.jobs.options import Options
 from fedddp.jobs.planned import Planned, plan
-from fedddp.reports.numbers import last_three
+from fedddp.reports.numbers import last_three, rounds_to
 from fedddp.reports.runs import Record
 from fedddp.reports.runs import read as read_runs
-from fedddp.reproduce.protocol import Protocol
+from fedddp.reproduce.protocol import Column, Protocol
 from fedddp.reproduce.results import Result, Results
 
 SUMMARY = "summary.json"  # what a run leaves when it is done
@@ -86,13 +87,20 @@ def collect(protocol: Protocol, out: Path, results: Results) -> Results:
 def _result(protocol: Protocol, row: str, column: str, done: Sequence[tuple[dict[str, int], Path]]) -> Result:
     place = protocol.columns[column]
     records = list(_records([folder for _, folder in done]))
-    values = [last_three(record, place.metric, place.at) for record in records]
+    values = [read_off(record, place) for record in records]
     return Result(
         command=protocol.command(row, column),
         seeds=[" ".join(f"{key}={value}" for key, value in seed.items()) for seed, _ in done],
         date=max(_day(folder / SUMMARY) for _, folder in done),
-        values=[round(value, 6) for value in values],
+        values=[round(value, 6) if isfinite(value) else None for value in values],
     )
+
+
+def read_off(record: Record, place: Column) -> float:
+    """What a column says of a run; NaN if it has not come so far."""
+    if place.target is not None:
+        return rounds_to(record, place.target, place.metric)
+    return last_three(record, place.metric, place.at, place.best)
 
 
 def _drawn(protocol: Protocol) -> Result:

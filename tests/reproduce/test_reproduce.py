@@ -1,16 +1,21 @@
 """Tables by name: what they are made of, how far they have come, and the docs that are written from their results."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedddp.cli import main
 from fedddp.core import registry
 from fedddp.reports.numbers import Number
+from fedddp.reports.runs import Record
 from fedddp.reproduce import docs, protocol, results, state
+from fedddp.reproduce.protocol import Column, Protocol, Row
 from fedddp.reproduce.results import Result
 from fedddp.reproduce.state import Cell
+from fedddp.reproduce.work import read_off
 from fedddp.runs.config import experiments
 
 EVERY = protocol.names()
@@ -77,6 +82,49 @@ def test_the_docs_tables_are_those_of_the_results():
 )
 def test_a_cells_state(mean, std, published, metric, said):
     assert Cell(Number(mean, std, 3, 3), published, std or 0.0, metric).state == said
+
+
+RISING = [0.5, 0.7, 0.6, 0.8, 0.75]
+
+
+def record(values: list[float]) -> Record:
+    table = np.stack([np.arange(1.0, len(values) + 1), np.array(values)], axis=1)
+    return Record(Path("run"), {}, ["round", "accuracy"], table)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        (Column("digits"), (0.6 + 0.8 + 0.75) / 3),
+        (Column("digits", at=3), 0.6),
+        (Column("digits", best=True), 0.8),
+        (Column("digits", at=3, best=True), 0.7),
+        (Column("digits", target=0.7), 2),
+        (Column("digits", target=0.9), math.nan),
+    ],
+)
+def test_a_column_is_a_mean_the_best_or_rounds_to_a_target(column, value):
+    assert read_off(record(RISING), column) == pytest.approx(value, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "published", "said"),
+    [
+        ([10.0, 12.0], 11, "met"),
+        ([20.0, 20.0], 11, "short by 9.0"),
+        ([5.0, 5.0], 11, "above by 6.0"),
+        ([5.0, None], 11, "short: not reached"),
+        ([5.0, None], None, "met"),  # where the paper has no number, some run of its own did not get there
+        ([5.0, 5.0], None, "above: reached in 5.0"),
+    ],
+)
+def test_rounds_to_a_target_need_every_run(values, published, said):
+    place = Column("digits", target=0.75, published={"FedAvg": published} if published else {})
+    table = Protocol("small", "", {"rounds": place}, {"FedAvg": Row({"method": "fedavg"})}, [{"seed": 1}, {"seed": 2}])
+    found = {"FedAvg": {"rounds": Result("", ["seed=1", "seed=2"], "2026-11-18", values)}}
+    assert state.cell(table, "FedAvg", "rounds", found).state == said
+    assert ("not reached" in state.markdown(table, found)) == (None in values)
+    assert state.cell(table, "FedAvg", "rounds", {}).state == "not run"
 
 
 def test_what_is_not_run_says_so():
