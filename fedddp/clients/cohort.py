@@ -83,6 +83,7 @@ class Cohort:
     task: Task
     oracle: Oracle
     turn: Turn | None = None  # what becomes of a gradient before a solver sees it
+    draw: Callable[[Tensor], Tensor] | None = None  # where a gradient is taken, other than at the solver's theta
     tally: Tally | None = None
     parts: list[tuple[Tensor, "Cohort"]] = field(default_factory=list)  # cohorts of some of the rows
     graphs: Graphs | None = None  # how steps are recorded and replayed, where they are
@@ -91,6 +92,13 @@ class Cohort:
     def steered(self, turn: Turn) -> "Cohort":
         """The same clients, for a solver that sees turn(theta, gradient, batch) [c, P] in place of each gradient."""
         return replace(self, turn=turn, tally=self.counted)
+
+    def drawn(self, draw: Callable[[Tensor], Tensor]) -> "Cohort":
+        """The same clients, for a solver whose gradients are taken at draw(theta) [c, P]: noise around theta.
+
+        Nothing is recorded: a draw from the clients' own generators is no work of the device.
+        """
+        return replace(self, draw=draw, tally=self.counted, graphs=None)
 
     def part(self, rows: Tensor, member: int = 0) -> "Cohort":
         """Some of the rows as a cohort of its own, whose losses count here.
@@ -146,7 +154,7 @@ class Cohort:
     def grad(self, theta: Tensor, batch: Batch, out: Tensor | None = None) -> Tensor:
         """Gradient [c, P] of each client's mean loss over its batch."""
         masks = self.oracle.dropout.masks(batch.inputs, self._masks, self.task.dtype) if self.oracle.dropout else {}
-        grad, loss = self.oracle(theta, *batch, out=out, masks=masks)
+        grad, loss = self.oracle(theta if self.draw is None else self.draw(theta), *batch, out=out, masks=masks)
         self.counted.note(loss)
         return grad if self.turn is None else self.turn(theta, grad, batch)
 

@@ -4,6 +4,7 @@
              v_k     <- v_k + rho (theta_k - theta_server)
     server   theta   <- (1 - alpha) Mean_k theta_k + (alpha/delta) Σ_k v_k,    alpha = delta/(delta + rho K)
 
+With alpha = 1 the server has no proximal term, which is the Alternating Minimization Algorithm (Tseng 1991; App. A).
 v_k has the sign of a likelihood site: v_k = -∇f_k(theta_k), and theta = Σ_k v_k / delta at the fixed point, the
 pooled minimiser with weight decay delta. The server keeps the sum of all duals by their changes, so clients that
 sit out a round still count.
@@ -35,8 +36,10 @@ class Clients(NamedTuple):
 class Method(method.Method[Server, Clients]):
     rho: float = 0.1  # weight of ½|theta - theta_server|² in a client's problem, and the dual's step; above 0
     delta: float = 1.0  # the prior's precision: weight of ½|theta|² beside the sum of all losses, above 0
+    alpha: float = 0.0  # weight of the duals in the server's step, in (0, 1]; 1: AMA; 0: delta/(delta + rho K)
 
     def __post_init__(self) -> None:
+        check("method.alpha", self.alpha, 0 <= self.alpha <= 1, "in (0, 1], or 0 for delta/(delta + rho K)")
         check("method.rho", self.rho, self.rho > 0, "above 0")
         check("method.delta", self.delta, self.delta > 0, "above 0")
 
@@ -56,7 +59,7 @@ class Method(method.Method[Server, Clients]):
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         duals = server.duals + total["dual_change"]
-        alpha = self.delta / (self.delta + self.rho * task.num_clients)
+        alpha = self.alpha or self.delta / (self.delta + self.rho * task.num_clients)
         return Server((1 - alpha) * total["theta"] + alpha / self.delta * duals, duals)
 
     def duals(self, clients: Clients) -> Tensor:

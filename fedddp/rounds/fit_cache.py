@@ -46,7 +46,8 @@ class Cached(PointSolver):
         family: Family = gaussian.diagonal,
         watch: Any = None,
     ) -> Fit:
-        if cohort.round or site is not None or watch is not None or cohort.turn is not None or self.solver.keep:
+        other = cohort.turn is not None or cohort.draw is not None
+        if cohort.round or site is not None or watch is not None or other or self.solver.keep:
             return self.solver.minimise(cohort, start, memory, site, family, watch)
         path = self.folder / f"{name_of(self.solver, cohort, start)}.safetensors"
         part, found = cohort.part(torch.arange(len(cohort))), _load(path)

@@ -1,10 +1,14 @@
 """Known answers of the ADMM family on linear regression (facts 5, 6 and 8 of its theory)."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.oracle import Oracle
 from fedddp.local import exact, sgd
-from fedddp.methods import fedadmm, fedavg, feddyn, federated_admm, fedprox
+from fedddp.methods import fedadmm, fedavg, feddyn, federated_admm, fedlap, fedprox, preconditioned_admm
 from tests import toy
 
 
@@ -113,3 +117,72 @@ def test_decay_on_the_mean_loss_is_a_clients_examples_times_it_on_the_sum(exchan
         pull, size = pull + 0.3 * start.theta, 0.3 + 0.01 * int(task.num_examples[client])
         expected = torch.linalg.solve(gram + size * torch.eye(toy.D, dtype=torch.float64), pull)
         close(fed.store.memory.dual[client], 0.3 * (expected - start.theta))
+
+
+@pytest.mark.parametrize("precision", [1.0, 2.5])
+def test_with_one_precision_everywhere_the_preconditioned_is_plain_admm(exchange, precision):
+    """Iterate by iterate, with rho times the precision for its rho (App. C.2)."""
+    task = toy.task()
+    plain = toy.federation(federated_admm.Method(rho=0.7 * precision), exact.Solver(), task, exchange)
+    other = preconditioned_admm.Method(rho=0.7, precision=precision)
+    both = (toy.iterate(plain, 6), toy.iterate(toy.federation(other, exact.Solver(), task, exchange), 6))
+    for one, two in zip(*both, strict=True):
+        close(one.theta, two.theta)
+
+
+@pytest.mark.parametrize("delta", [1.0, 3.0])
+def test_a_preconditioner_changes_the_way_and_not_the_end(exchange, delta):
+    task = toy.task()
+    method = preconditioned_admm.Method(rho=4.0, delta=delta, scaling="curvature", floor=0.3)
+    states = toy.iterate(toy.federation(method, exact.Solver(), task, exchange), 250)
+    close(states[-1].theta, toy.pooled(task, decay=delta), 1e-6)
+    pooled = sum(toy.gram(task, k)[0] for k in range(toy.K)).diagonal()
+    close(states[-1].precision, (pooled / pooled.mean()).clamp_min(0.3))
+    assert int(states[-1].rounds) == 250
+
+
+def test_a_preconditioned_dual_is_minus_the_gradient_at_the_clients_point(exchange):
+    task = toy.task()
+    method = preconditioned_admm.Method(rho=0.7, scaling="curvature")
+    fed = toy.federation(method, exact.Solver(), task, exchange)
+    server, _ = fed.round(method.init_server(task), 0)
+    for k in range(toy.K):
+        theta = task.initial + fed.store.memory.dual[k] / (0.7 * server.precision)
+        hessian, shift = toy.gram(task, k)
+        close(fed.store.memory.dual[k], -(hessian @ theta - shift), 1e-9)
+
+
+def test_without_a_proximal_term_at_the_server_admm_is_fedlap(exchange):
+    """AMA (alpha=1) with rho = delta, started at the prior's mean: fedlap without damping."""
+    task = toy.task(start=0.0)
+    ama = federated_admm.Method(rho=60.0, delta=60.0, alpha=1.0)
+    lap = fedlap.Method(delta=60.0, damping=1.0)
+    both = [toy.iterate(toy.federation(method, exact.Solver(), task, exchange), 5) for method in (ama, lap)]
+    for one, two in zip(*both, strict=True):
+        close(one.theta, two.theta)
+
+
+def test_the_expectation_is_kept_by_gradients_at_draws(exchange):
+    """Every gradient is that at theta + z/√S of the client's stream; a quadratic's minimiser is the same (Eq. 11)."""
+    task = toy.task()
+    method = preconditioned_admm.Method(precision=4.0, expectation="sampled")
+    server = method.init_server(task)
+    cohort = Cohort(
+        tuple(task.num_examples.argsort(descending=True).tolist()),
+        0,
+        task,
+        Oracle(task.module, task.layout, task.objective),
+    )
+    drawn = cohort.drawn(preconditioned_admm._Draw(cohort, server.precision))
+    theta = torch.randn(toy.K, toy.D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    noise = cohort.noise("expectation")
+    for batch in cohort.batches(1, 64):
+        rows = len(batch.inputs)
+        z = noise.fill(torch.empty(rows, toy.D, dtype=torch.float64))
+        close(drawn.grad(theta[:rows], batch), cohort.grad(theta[:rows] + z / 2, batch))
+    local = sgd.Solver(lr=0.02, epochs=400, batch_size=64)
+    states = [
+        toy.iterate(toy.federation(replace(method, rho=1.0, expectation=kind), local, task, exchange), 1)[-1]
+        for kind in ("delta", "sampled")
+    ]
+    assert 0 < float((states[0].theta - states[1].theta).norm()) < 0.3
