@@ -79,6 +79,7 @@ class Newton:
     """A point solver for small convex problems: Newton steps on f_k + energy(site), halved until the slope falls."""
 
     steps: int = 50
+    tolerance: float = 1e-12  # of a step: the next one would be of the order of its square
 
     def memory(self, task: Task, count: int) -> Nothing:
         return Nothing()
@@ -101,6 +102,6 @@ class Newton:
                     break
                 step[worse] /= 2
             theta, slope = moved, there
-            if float(step.norm()) < 1e-12:
+            if float(step.norm()) < self.tolerance:
                 break
         return Fit(theta, memory, torch.ones(len(cohort)))

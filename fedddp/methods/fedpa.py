@@ -27,6 +27,8 @@ from fedddp.rounds import method
 from fedddp.rounds.method import Clients
 from fedddp.rounds.solver import Samples, SamplingSolver, Solver
 
+RULES_OF_SHRINKAGE = ("rblw", "oas")
+
 
 class Estimate(NamedTuple):
     """What a cohort found."""
@@ -38,7 +40,7 @@ class Estimate(NamedTuple):
 
 class Method(method.Method[Server, Clients, SamplingSolver]):
     needs: ClassVar[type[Solver]] = SamplingSolver
-    shrinkage: float = 0.1  # ρ, at least 0: 0 leaves the identity, and more trusts the samples' covariance more
+    shrinkage: float | str = 0.1  # ρ, at least 0: 0 leaves the identity, more trusts samples more; or rblw, or oas
     burn_in_rounds: int = 0  # rounds of federated averaging before the first samples, at least 0
     moments: str = "sampled"  # sampled: from the solver's samples; or exact: of a quadratic loss
     ess: bool = False  # whether to record the effective sample size; takes a pass over the data for each sample
@@ -49,7 +51,8 @@ class Method(method.Method[Server, Clients, SamplingSolver]):
     tau: float = 1e-3  # added to the root of the squares by adam, yogi and adagrad, above 0
 
     def __post_init__(self) -> None:
-        check("method.shrinkage", self.shrinkage, self.shrinkage >= 0, "at least 0")
+        fine = self.shrinkage in RULES_OF_SHRINKAGE if isinstance(self.shrinkage, str) else self.shrinkage >= 0
+        check("method.shrinkage", self.shrinkage, fine, "at least 0, rblw or oas")
         check("method.burn_in_rounds", self.burn_in_rounds, self.burn_in_rounds >= 0, "at least 0")
         check("method.moments", self.moments, self.moments in ("sampled", "exact"), "sampled or exact")
         check("method.optimiser", self.optimiser, self.optimiser in RULES, " or ".join(RULES))
@@ -93,7 +96,7 @@ class Method(method.Method[Server, Clients, SamplingSolver]):
             return Estimate(theta - fit.theta, fit.memory)
         fit, samples = local.sample(cohort, theta, clients.solver)
         rows = zip(samples.theta, samples.own.tolist(), strict=True)
-        change = torch.stack([delta(theta, made[:own], self.shrinkage) for made, own in rows])
+        change = torch.stack([delta(theta, made[:own], shrinkage_of(made[:own], self.shrinkage)) for made, own in rows])
         return Estimate(change, fit.memory, samples)
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
@@ -102,6 +105,35 @@ class Method(method.Method[Server, Clients, SamplingSolver]):
     def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
         """Clients left out, and in the mean over clients the number of samples and their effective number."""
         return {name: float(total[name]) for name in ("left_out", "samples", "ess") if name in total}
+
+
+def shrinkage_of(samples: Tensor, rule: float | str) -> float:
+    """ρ of samples [ℓ, P]: a number, or so that the identity's weight w is near the best (Chen et al. 2010; App. C).
+
+        rblw    w = [(n - 2)/n tr S² + tr²S] / [(n + 2) (tr S² - tr²S/P)]
+        oas     w = [(1 - 2/P) tr S² + tr²S] / [(n + 1 - 2/P) (tr S² - tr²S/P)]
+
+    at most 1, with n = ℓ - 1 and traces by products of samples alone; ρ = (1/w - 1)/(ℓ - 1).
+    """
+    if not isinstance(rule, str):
+        return float(rule)
+    n, size = len(samples) - 1, samples.shape[1]
+    if n < 1:
+        return 0.0
+    away = (samples - samples.mean(0)).double()
+    gram = away @ away.T / n
+    square, trace = float(gram.square().sum()), float(gram.trace()) ** 2
+    apart = max(square - trace / size, 0.0)
+    if rule == "rblw":
+        least, most = (n - 2) / n * square + trace, (n + 2) * apart
+    else:
+        least, most = (1 - 2 / size) * square + trace, (n + 1 - 2 / size) * apart
+    return 0.0 if least >= most else (most / least - 1) / n
+
+
+def kish(energy: Tensor) -> Tensor:
+    """(Σ w)²/Σ w² with w = exp(-energy) over the last axis: how many independent samples these are worth."""
+    return (2 * (-energy).logsumexp(-1) - (-2 * energy).logsumexp(-1)).exp()
 
 
 def delta(theta: Tensor, samples: Tensor, shrinkage: float) -> Tensor:
@@ -135,8 +167,7 @@ def effective_size(cohort: Cohort, samples: Samples) -> Tensor:
         for i in range(int(samples.own[row])):
             losses = task.objective.loss(outputs(task, samples.theta[row, i], inputs), targets)
             energy[row, i] += losses.sum().cpu()
-    once, twice = (-energy).logsumexp(1), (-2 * energy).logsumexp(1)
-    return (2 * once - twice).exp().to(samples.theta)
+    return kish(energy).to(samples.theta)
 
 
 def _keep(good: Tensor, memory: Any) -> Any:

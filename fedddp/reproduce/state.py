@@ -10,6 +10,7 @@ from fedddp.reproduce.results import Result
 from fedddp.runs.config import folder
 from fedddp.runs.written import read
 
+KINDS = ("met", "above", "short", "not run", "nothing published")
 ROUNDS = "rounds"  # the metric of a column with a target
 
 Found = dict[str, dict[str, Result]]  # of one table
@@ -107,7 +108,7 @@ def summary(protocol: Protocol, found: Found) -> str:
         return "drawn" if found else "not run"
     cells = {place: cell(protocol, *place, found) for place in protocol.cells()}
     states = {place: one.state for place, one in cells.items()}
-    counts = {kind: sum(s.startswith(kind) for s in states.values()) for kind in ("met", "above", "short", "not run")}
+    counts = {kind: sum(s.startswith(kind) for s in states.values()) for kind in KINDS}
     text = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     short = {place: one.gap or 0.0 for place, one in cells.items() if states[place].startswith("short")}
     if short:

@@ -3,7 +3,7 @@
 import torch
 
 from fedddp.core.rng import stream
-from fedddp.figures import fedpa_bias_variance, fedpa_cost, fedpa_toy
+from fedddp.figures import fedpa_bias_variance, fedpa_cost, fedpa_ess, fedpa_toy
 
 
 def test_the_toy_is_drawn(exchange, tmp_path):
@@ -56,3 +56,27 @@ def test_the_change_costs_a_tenth_of_the_client_step_at_most():
     found = fedpa_cost.cost(100_000, turns=5)
     assert found.recurrence < 0.1 * found.average
     assert found.overhead < 0.5
+
+
+def test_longer_samples_are_worth_more(tmp_path, monkeypatch):
+    for module in (fedpa_bias_variance, fedpa_ess):
+        monkeypatch.setattr(module, "COPIES", 2)  # an epoch of 100 steps
+    task = fedpa_bias_variance.problems(4, 3)
+    short, long = (fedpa_ess.share(task, fedpa_ess.solver_of(0.1, 100, length, 10)) for length in (1, 50))
+    assert float(long.mean()) > float(short.mean())
+    assert bool(((short >= 0.1) & (long <= 1)).all())  # one of ten is the least
+    path = tmp_path / "ess.png"
+    fedpa_ess.draw(path, dims=(4,), count=2, samples=3)
+    assert path.stat().st_size > 5000
+
+
+def test_the_energy_is_least_at_the_least_squares():
+    task = fedpa_bias_variance.problems(4, 1)
+    index = task.shards.of_client(0)
+    x, y = task.data.train.inputs[index], task.data.train.targets[index]
+    best = torch.linalg.lstsq(x, y.unsqueeze(1)).solution.squeeze(1)
+    steps = torch.cat([torch.zeros(1, 4), 0.1 * torch.eye(4), -0.1 * torch.eye(4)]).double()
+    energy = fedpa_ess._energy(task, 0, best + steps)
+    assert int(energy.argmin()) == 0
+    gram = x[: fedpa_ess.EXAMPLES].T @ x[: fedpa_ess.EXAMPLES] / fedpa_ess.NOISE**2
+    torch.testing.assert_close(energy[1:5] - energy[0], 0.5 * 0.01 * gram.diagonal())

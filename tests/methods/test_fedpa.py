@@ -40,6 +40,40 @@ def test_the_recurrence_is_the_explicit_shrinkage_inverse(dims, count, shrinkage
     close(fedpa.delta(theta, samples, shrinkage), torch.linalg.solve(shrunk, theta - samples.mean(0)))
 
 
+@pytest.mark.parametrize("rule", ["rblw", "oas"])
+@pytest.mark.parametrize(("count", "dims"), [(12, 30), (40, 5)])
+def test_a_shrinkage_by_the_samples_is_that_of_the_whole_covariance(rule, count, dims):
+    """Chen et al. (2010), Eq. 17 and 23, written out with the matrix; the change is by that weight's covariance."""
+    samples = gaussian_samples(count, dims) * torch.logspace(0, 1, dims, dtype=torch.float64)
+    n, s = count - 1, samples.T.cov()
+    square, trace = float((s @ s).trace()), float(s.trace()) ** 2
+    if rule == "rblw":
+        weight = ((n - 2) / n * square + trace) / ((n + 2) * (square - trace / dims))
+    else:
+        weight = ((1 - 2 / dims) * square + trace) / ((n + 1 - 2 / dims) * (square - trace / dims))
+    weight = min(1.0, weight)
+    rho = fedpa.shrinkage_of(samples, rule)
+    assert 1 / (1 + n * rho) == pytest.approx(weight, rel=1e-12)
+    theta = torch.zeros(dims, dtype=torch.float64)
+    shrunk = weight * torch.eye(dims, dtype=torch.float64) + (1 - weight) * s
+    close(fedpa.delta(theta, samples, rho), torch.linalg.solve(shrunk, theta - samples.mean(0)), 1e-9)
+
+
+def test_the_shrinkages_of_few_and_of_alike_samples():
+    """One sample has no covariance; where all directions are alike the identity has all the weight."""
+    assert fedpa.shrinkage_of(gaussian_samples(1, 5), "oas") == 0
+    for rule in ("rblw", "oas"):
+        assert fedpa.shrinkage_of(torch.eye(6, dtype=torch.float64), rule) == 0
+        assert fedpa.shrinkage_of(gaussian_samples(8, 5), 0.3) == 0.3
+    with pytest.raises(ValueError, match=r"method.shrinkage.*rblw or oas"):
+        fedpa.Method(shrinkage="lw")
+
+
+def test_samples_of_one_energy_count_whole():
+    energy = torch.tensor([[3.0, 3.0, 3.0, 3.0], [0.0, torch.inf, torch.inf, torch.inf]], dtype=torch.float64)
+    close(fedpa.kish(energy), torch.tensor([4.0, 1.0], dtype=torch.float64))
+
+
 def test_the_recurrence_takes_memory_of_a_few_times_its_samples():
     """d x d would be 80 GB here. The largest tensors alive are watched through torch's own allocations."""
     count, dims = 10, 100_000

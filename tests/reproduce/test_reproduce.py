@@ -43,7 +43,8 @@ def test_every_table_is_made_of_what_is_there(name):
     if chosen.columns:
         assert chosen.seeds
         known = [state.cell(chosen, *place, {}).published for place in chosen.cells()]
-        assert sum(value is not None for value in known) > 0.7 * len(known)
+        figure = "Fig." in chosen.about  # which has no numbers
+        assert figure or sum(value is not None for value in known) > 0.7 * len(known)
 
 
 def test_every_number_has_its_command_seeds_and_date():
@@ -156,7 +157,7 @@ def test_a_table_from_its_runs_to_its_page(tmp_path, monkeypatch, capsys):
     assert call(words) == 0
     said = capsys.readouterr().out
     assert "4 runs left, about 4 minutes on one core" in said
-    assert "of 4: 1 above, 1 short (worst: FedProx, after 2, short by" in said
+    assert "of 4: 1 above, 1 short, 2 nothing published (worst: FedProx, after 2, short by" in said
     assert "fedprox" in (tmp_path / "runs" / "small.html").read_text()
     found = results.read(tmp_path / "results.json")["small"]
     assert len(found["FedAvg"]["after 2"].values) == 2
