@@ -79,6 +79,16 @@ def ggn_full(cohort: Cohort, theta: Tensor) -> Tensor:
     return total
 
 
+def ggn_of_points(task: Task, theta: Tensor, inputs: Tensor, labels: Tensor, weight: Tensor, family: Family) -> Tensor:
+    """Σ_i weight_i GGN_i at theta [P] of a few inputs as the model sees them, as a precision of the family."""
+    size = theta.shape[-1]
+    total = theta.new_zeros((size, size) if family is full else size)
+    for i in weight.nonzero().flatten().tolist():
+        half = _half(task, theta, inputs[i : i + 1], labels[i : i + 1]) * weight[i].sqrt()
+        total += half.T @ half if family is full else half.square().sum(0)
+    return total.mean(0, keepdim=True) if family is isotropic else total
+
+
 def linear_ggn(x: Tensor, hessian: Tensor, bias: bool) -> Tensor:
     """Σ_i H_i ⊗ x_i x_iᵀ of a linear layer with inputs x [B, d], H [B, V, V] at its outputs: weights, then biases."""
     outputs = hessian.shape[-1]
@@ -181,6 +191,12 @@ def _by_linear(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor) -> Te
 
 def _by_jacobian(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
     """The GGN of a chunk [P, P], of any model."""
+    half = _half(task, theta, inputs, targets)
+    return half.T @ half
+
+
+def _half(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+    """A [examples x columns, P] with GGN = AᵀA."""
     outputs = _outputs(task, theta, inputs)
     root = torch.stack([a.flatten(1) for a in roots(task.objective, outputs, targets)], 2)  # [B, F, columns]
 
@@ -188,8 +204,7 @@ def _by_jacobian(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor) -> 
         return _outputs(task, point, one.unsqueeze(0)).flatten()
 
     jacobian = vmap(jacrev(predict, argnums=1), in_dims=(0, None))(inputs, theta)  # [B, F, P]
-    half = torch.einsum("bfp,bfc->bcp", jacobian, root).flatten(0, 1)
-    return half.T @ half
+    return torch.einsum("bfp,bfc->bcp", jacobian, root).flatten(0, 1)
 
 
 def _names(task: Task, chosen: Tensor | None) -> set[str] | None:

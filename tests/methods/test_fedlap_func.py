@@ -11,7 +11,7 @@ from fedddp.clients.cohort import Cohort
 from fedddp.core.objective import Binary, CrossEntropy, MultiLabel, SquaredError
 from fedddp.core.rng import stream
 from fedddp.local import adam, sgd
-from fedddp.methods import fedlap, fedlap_func
+from fedddp.methods import _memory, fedlap, fedlap_func
 from fedddp.runs import config as configuration
 from fedddp.runs.build import make_task
 from tests import toy
@@ -50,10 +50,10 @@ def test_the_pooled_optimum_stays_where_it_is(exchange, binary):
     cohort = Cohort(tuple(range(toy.K)), 1, task, fed.oracle)
     cohort = Cohort(tuple(sorted(cohort.ids, key=lambda k: -int(task.num_examples[k]))), 1, task, fed.oracle)
     theta = _optimum(cohort, delta)
-    labels = torch.stack([fedlap_func.predictions(task, theta, inputs) for inputs in server.inputs])
+    labels = torch.stack([_memory.predictions(task, theta, inputs) for inputs in server.inputs])
     server = server._replace(theta=theta, labels=labels)
-    assert fedlap_func.everyone(server, task).pull(theta.unsqueeze(0)).norm() < 1e-9
-    recalling = cohort.steered(fedlap_func.Recall(cohort, server))
+    assert _memory.everyone(server, task).pull(theta.unsqueeze(0)).norm() < 1e-9
+    recalling = cohort.steered(_memory.Recall(cohort, server))
     rows = theta.repeat(toy.K, 1)
     for batch in cohort.everything():
         torch.testing.assert_close(recalling.grad(rows, batch), cohort.grad(rows, batch), rtol=0, atol=1e-9)
@@ -76,7 +76,7 @@ def test_function_terms_are_those_of_equation_17(digits, exchange):
     server = toy.iterate(fed, 1)[-1]
     client = int(task.num_examples.argmax())
     cohort = Cohort((client,), 1, task, fed.oracle)
-    recalling = cohort.steered(fedlap_func.Recall(cohort, server))
+    recalling = cohort.steered(_memory.Recall(cohort, server))
     theta = task.initial + 0.1
     batch = next(cohort.everything())
     extra = (recalling.grad(theta[None], batch) - cohort.grad(theta[None], batch))[0] * task.num_examples[client]
@@ -94,7 +94,7 @@ def test_function_terms_are_those_of_equation_17(digits, exchange):
 def test_a_memory_is_one_point_of_each_class_that_speaks_for_its_class(digits):
     method = fedlap_func.Method(points=2, tau=0.5)
     client = 3
-    inputs, weight = method._choose(digits, client)
+    inputs, weight = method._choice().choose(digits, client)
     own = digits.shards.of_client(client)
     pictures, targets = digits.data.train.inputs[own], digits.data.train.targets[own]
     assert float(weight.sum()) == pytest.approx(0.5 * len(own))
@@ -130,7 +130,7 @@ def test_public_inputs_are_shared_by_all(exchange):
     fed = toy.federation(method, adam.Solver(lr=0.01, epochs=3), task, exchange)
     server = toy.iterate(fed, 3)[-1]
     assert server.inputs.shape[:2] == (1, 20)
-    memory = fedlap_func.everyone(server, task)
+    memory = _memory.everyone(server, task)
     assert memory.weight.shape == (1, 20)
     assert float(memory.weight.sum()) == pytest.approx(0.1 * int(task.num_examples.sum()), rel=1e-5)
     torch.testing.assert_close(memory.wanted.sum(2), memory.weight)
@@ -151,7 +151,7 @@ def test_the_pull_of_memories_is_the_gradient_of_their_losses(how, objective):
     labels = torch.rand(2, 3, 9, outputs, generator=draw, dtype=torch.float64)
     labels = labels / labels.sum(-1, keepdim=True) if outputs > 1 else labels
     weight = torch.randn(2, 3, 9, generator=draw, dtype=torch.float64)
-    memory = fedlap_func.Memory(task, inputs, weight.sum(0), (weight.unsqueeze(3) * labels).sum(0), how != "loop")
+    memory = _memory.Memory(task, inputs, weight.sum(0), (weight.unsqueeze(3) * labels).sum(0), how != "loop")
     if how == "vmap":
         memory._chain = None
     leaf, total = theta.clone().requires_grad_(), 0.0
