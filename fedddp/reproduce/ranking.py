@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from fedddp.core.check import first_line
 from fedddp.core.files import write_text
 from fedddp.exchange.group import Exchange
 from fedddp.runs import config as configuration
-from fedddp.runs.config import Config, folder
+from fedddp.runs.config import folder
 from fedddp.runs.job import Job
 from fedddp.runs.records import read_metrics
 from fedddp.runs.written import read as read_yaml
@@ -64,15 +65,20 @@ def run(out: Path, path: Path, seeds: Sequence[int] = SEEDS, methods: Sequence[s
     entries = read(path)
     exchange = Exchange.connect(torch.device("cpu"))
     try:
-        for seed in seeds:
-            for task in TASKS:
-                for method in methods or registry.builtin("method"):
-                    for factor in _missing(entries, task, method, seed):
-                        entries.append(_one(task, method, seed, factor, out, exchange))
-                        write(path, entries)
-                        yield entries[-1]
+        for seed, _, task, method in _turns(seeds, methods or registry.builtin("method")):
+            factor = next(_missing(entries, task, method, seed), None)
+            if factor is not None:
+                entries.append(_one(task, method, seed, factor, out, exchange))
+                write(path, entries)
+                yield entries[-1]
     finally:
         exchange.close()
+
+
+def _turns(seeds: Sequence[int], methods: Sequence[str]) -> Iterator[tuple[int, int, str, str]]:
+    """(seed, turn, task, method): with the first seed a learning rate in each turn, so that all soon have one."""
+    for seed in seeds:
+        yield from product([seed], range(len(FACTORS) if seed == SEEDS[0] else 1), TASKS, methods)
 
 
 def _missing(entries: Sequence[Entry], task: str, method: str, seed: int) -> Iterator[float]:
@@ -120,7 +126,7 @@ def _usual(task: str, method: str) -> float | None:
 def _one(task: str, method: str, seed: int, factor: float, out: Path, exchange: Exchange) -> Entry:
     said, began = words(task, method, seed, factor), time.process_time()
     try:
-        config = _load(task, said)
+        config = configuration.load(task, said)
     except ValueError as error:
         return Entry(task, method, seed, factor, reason=f"cannot: {first_line(error)}")
     place = out / task / f"{method}-{seed}-{factor:g}"
@@ -136,13 +142,6 @@ def _one(task: str, method: str, seed: int, factor: float, out: Path, exchange: 
     if summary is None:
         return Entry(task, method, seed, factor, reason=f"takes more than {MOST:.0f} s")
     return Entry(task, method, seed, factor, metrics=_numbers(place, summary["bytes_clients"], seconds))
-
-
-def _load(task: str, said: list[str]) -> Config:
-    config = configuration.load(task, said)
-    if "clients" in config.values["evaluation"]:  # each client's own part of the test set
-        config = configuration.load(task, [*said, "evaluation.clients=server"])
-    return config
 
 
 def _started(place: Path) -> bool:
@@ -162,9 +161,8 @@ def _numbers(place: Path, clients: float, seconds: float) -> dict[str, float]:
     prefix = "averaged_" if "averaged_accuracy" in records[-1] else ""
     names = {name: f"{prefix}{name}" for name in METRICS}
     names |= {f"validation_{name}": f"validation_{prefix}{name}" for name in METRICS[:2]}
-    worst = [name for name in records[-1] if name.endswith("accuracy_worst_tenth")]
-    if worst:
-        names["worst_tenth"] = next((name for name in worst if prefix in name), worst[0])
+    shares = {"own_part": f"clients_{prefix}accuracy_mean", "worst_tenth": f"clients_{prefix}accuracy_worst_tenth"}
+    names |= {ours: name for ours, name in shares.items() if name in records[-1]}
     found = {ours: sum(record[name] for record in records) / len(records) for ours, name in names.items()}
     found |= {"megabytes": clients / 1e6, "seconds": seconds}
     return {name: round(value, 5) for name, value in found.items()}

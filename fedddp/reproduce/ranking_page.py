@@ -1,5 +1,6 @@
 """docs/ranking.md, written from the kept runs, so that no number is copied by hand."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean, stdev
 
@@ -9,6 +10,7 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str], int]] = {  # name, as it i
     "accuracy": ("accuracy", lambda value: f"{100 * value:.1f}", 1),
     "nll": ("NLL", lambda value: f"{value:.3f}", -1),
     "ece": ("ECE", lambda value: f"{value:.3f}", -1),
+    "own_part": ("own parts", lambda value: f"{100 * value:.1f}", 1),
     "worst_tenth": ("worst tenth", lambda value: f"{100 * value:.1f}", 1),
     "megabytes": ("MB", lambda value: f"{value:.3g}", -1),
     "seconds": ("seconds", lambda value: f"{value:.1f}", -1),
@@ -39,19 +41,22 @@ fedlap_func 200 server steps in a round, and dense on Fashion-MNIST 20 epochs of
 
 **Tuning**, the same for all: the usual learning rate of the method's solver (`configs/method`) times
 {", ".join(f"{factor:g}" for factor in sorted(FACTORS))}, with seed {SEEDS[0]}; the highest accuracy on the held-out
-points wins, of two alike the lower NLL. No other setting was tuned, and no test point was looked at for it.
+points wins, of two alike the lower NLL; *of* says how many of the rates are tried so far. No other setting was tuned,
+and no test point was looked at for it.
 
 Numbers are means of the last three rounds on the test set and then over seeds, ± their deviation; with a posterior over
-samples of it. MB are what all clients send and are sent in the whole run; seconds are of one core, with evaluation.
-† is judged by the mean over clients of each client's own model on the whole test set, which is not what such a model is
-for: see the worst tenth where it is filled in, which is on each client's own part. A run of more than {MOST:.0f} s is
-given up."""
+samples of it. *Own parts* and *worst tenth* are the mean accuracy over clients, and over the worst tenth of them (at
+least one), each on its own part of the test set. MB are what all clients send and are sent in the whole run; seconds
+are of one core, with evaluation. † is judged by each client's own model: its accuracy, NLL and ECE are the mean over
+clients on the whole test set, which is not what such a model is for. A run of more than {MOST:.0f} s is given up."""
 
 
 def page(entries: Sequence[Entry]) -> str:
     tables = {task: _table(entries, task) for task in TASKS}
     parts = [HEAD, "## All three\n\n" + _overall(tables)]
-    parts += [f"## {NAMES[task]}\n\n{_markdown(table, _factors(entries, task))}" for task, table in tables.items()]
+    for task, table in tables.items():
+        tried = Counter(e.method for e in entries if e.task == task and e.seed == SEEDS[0])
+        parts.append(f"## {NAMES[task]}\n\n{_markdown(table, _factors(entries, task), tried)}")
     parts.append("## What was not run\n\n" + "\n".join(_reasons(entries)))
     return "\n\n".join(parts) + "\n"
 
@@ -71,12 +76,14 @@ def _factors(entries: Sequence[Entry], task: str) -> dict[str, float]:
     return {method: factor for method, factor in found.items() if factor is not None}
 
 
-def _markdown(table: dict[str, Numbers], factors: dict[str, float]) -> str:
-    lines = [["method", *(name for name, _, _ in COLUMNS.values()), "rate", "seeds"]]
+def _markdown(table: dict[str, Numbers], factors: dict[str, float], tried: Counter[str]) -> str:
+    lines = [["method", *(name for name, _, _ in COLUMNS.values()), "rate", "of", "seeds"]]
     lines.append(["---"] * len(lines[0]))
     for method, numbers in table.items():
         cells = [_cell(numbers[name], text) for name, (_, text, _) in COLUMNS.items()]
-        lines.append([_name(method), *cells, f"× {factors[method]:g}", str(len(numbers["accuracy"]))])
+        lines.append(
+            [_name(method), *cells, f"× {factors[method]:g}", str(tried[method]), str(len(numbers["accuracy"]))]
+        )
     return _lines(lines)
 
 
