@@ -2,12 +2,14 @@
 
 import io
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import redirect_stderr
 from functools import cache
 from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from fedddp.core import registry, tree
 from fedddp.core.meanings import meanings
 from fedddp.exchange.group import Exchange
 from fedddp.reports.table import size
-from fedddp.reproduce import protocol, results
+from fedddp.reproduce import protocol, ranking, results
 from fedddp.runs.build import make_federation, make_task
 from fedddp.runs.explain import Setting, of_class, usual_solver
 
@@ -63,7 +65,8 @@ def index() -> str:
 
 
 def page(name: str, told: dict[str, str]) -> str:
-    parts = (_words(told), _equations(name), _memories(name), _message(name), _settings(name), _results(name))
+    parts = (_words(told), _equations(name), _memories(name), _message(name), _settings(name))
+    parts = (*parts, _ranking(name), _results(name))
     return "\n".join([f"# {name}", "", *(line for part in parts for line in part)]) + "\n"
 
 
@@ -75,8 +78,12 @@ def _words(told: dict[str, str]) -> Iterator[str]:
 
 
 def _equations(name: str) -> Iterator[str]:
-    """What its author wrote above the class, which has the paper, too."""
-    yield from ("## Equations", "", "```text", cleandoc(module(name).__doc__ or ""), "```", "")
+    """What its author wrote above the class: the paper, prose, and equations, which keep their form."""
+    yield from ("## Equations", "")
+    for part in re.split(r"\n\s*\n", cleandoc(module(name).__doc__ or "")):
+        formal = part.startswith(" ") or "<-" in part or "  " in part
+        text = re.sub(r"(?<!`)([<*])(?!`)", lambda found: f"&#{ord(found[1])};", part)
+        yield from ("```text", dedent(part), "```", "") if formal else (text, "")
 
 
 def _memories(name: str) -> Iterator[str]:
@@ -122,6 +129,24 @@ def table(rows: list[Setting]) -> Iterator[str]:
     for one in rows:
         cells = (f"`{one.key}`", f"`{one.default}`" if one.default else "", one.kind, one.meaning)
         yield f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+
+
+def _ranking(name: str) -> Iterator[str]:
+    """The common benchmark: all methods, tuned alike (`fedddp ranking`)."""
+    rows = [line for task in ranking.TASKS for line in _task(name, task)]
+    if rows:
+        yield from ("## On the common benchmark", "")
+        yield from ("All methods tuned alike, by `fedddp ranking`; seconds of one core for the whole run.", "")
+        yield from ("| experiment | seeds | accuracy | NLL | seconds |", "|---|---|---|---|---|", *rows, "")
+
+
+def _task(name: str, task: str) -> Iterator[str]:
+    own = [one for one in ranking.read(ranking.file()) if (one.task, one.method) == (task, name)]
+    best = ranking.chosen(own)
+    runs = [one.metrics for one in own if one.metrics and one.factor == best]
+    if runs:
+        accuracy, nll, seconds = (sum(run[key] for run in runs) / len(runs) for key in ("accuracy", "nll", "seconds"))
+        yield f"| `{task}` | {len(runs)} | {100 * accuracy:.1f} | {nll:.3f} | {seconds:.0f} |"
 
 
 def _results(name: str) -> Iterator[str]:
