@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedddp.api import Result, Rounds, RunFailed, configure, federation, load, report, run, sweep
+    from fedddp.api import Result, Rounds, RunFailed, configure, federation, forget, join, load, report, run, sweep
     from fedddp.clients.cohort import Batch, Cohort
     from fedddp.core import gaussian
     from fedddp.core.data import Dataset, Examples, Source
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _PLACES = {
-    "fedddp.api": "Result Rounds RunFailed configure federation load report run sweep",
+    "fedddp.api": "Result Rounds RunFailed configure federation forget join load report run sweep",
     "fedddp.clients.cohort": "Batch Cohort",
     "fedddp.core.data": "Dataset Examples Source",
     "fedddp.core.gaussian": "Family",
@@ -86,7 +86,9 @@ __all__ = [
     "Totals",
     "configure",
     "federation",
+    "forget",
     "gaussian",
+    "join",
     "load",
     "report",
     "run",

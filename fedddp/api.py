@@ -34,12 +34,14 @@ from fedddp.rounds.federate import Federation, Report
 from fedddp.rounds.method import Method
 from fedddp.rounds.solver import Solver
 from fedddp.runs import config as configuration
+from fedddp.runs import members
 from fedddp.runs.build import make_federation, make_task
 from fedddp.runs.claim import default_folder, home
 from fedddp.runs.config import Config
 from fedddp.runs.evaluate import Evaluator
 from fedddp.runs.finished import Run
 from fedddp.runs.given import GivenModel, given_clients, given_data
+from fedddp.runs.private import Privacy, make_privacy
 from fedddp.runs.rank import STOPPED, take_part
 
 if TYPE_CHECKING:
@@ -200,6 +202,42 @@ def _world(folder: Path) -> Iterator[None]:
     del kept
 
 
+def forget(
+    folder: Path | str, client: str, *, rounds: int = 0, ranks: int = 1, out: Path | str | None = None, **options: Any
+) -> Run:
+    """The run in `folder` without one of its clients, gone on for so many rounds, in a folder of its own.
+
+    For a run of Python objects, `options` are those of the call of `run` that made it.
+    """
+    path = Path(folder)
+    config = configure(**options) if options else members.configuration(path)
+    there = Path(out) if out is not None else members.beside(path, "without", client)
+    return _gone_on(members.forget(path, config, client, rounds, there), there, ranks, options)
+
+
+def join(
+    folder: Path | str, client: str, *, rounds: int = 0, ranks: int = 1, out: Path | str | None = None, **options: Any
+) -> Run:
+    """The run in `folder` with a newcomer, gone on for so many rounds, in a folder of its own.
+
+    The newcomer is a client of the split that was away (federation.without); or, for a run of Python objects, one of
+    `clients` in `options`, which are otherwise those of the call of `run` that made it.
+    """
+    path = Path(folder)
+    there = Path(out) if out is not None else members.beside(path, "with", client)
+    if "clients" in options:
+        config = members.join_named(path, configure(**options), client, rounds, there)
+    else:
+        config = members.join(path, members.configuration(path), client, rounds, there)
+    return _gone_on(config, there, ranks, options)
+
+
+def _gone_on(config: Config, out: Path, ranks: int, options: Mapping[str, Any]) -> Run:
+    _start(config, out, ranks, resume=True, quiet=True)
+    module = options.get("model")
+    return Run(out, trust=True, module=module if isinstance(module, nn.Module) else None)
+
+
 def load(folder: Path | str, *, trust: bool = False, model: nn.Module | None = None) -> Run:
     """A run in its folder, finished or not.
 
@@ -228,16 +266,23 @@ class Rounds:
     federation: Federation
     server: Any
     done: int = 0
+    privacy: Privacy | None = None
 
     def __iter__(self) -> Iterator[Result]:
-        while self.done < self.federation.task.rounds:
+        while self.done < self.federation.task.rounds and self._affords():
             yield self.step()
+
+    def _affords(self) -> bool:
+        """Whether privacy.epsilon allows for another round."""
+        return self.privacy is None or self.privacy.affords(self.done + 1)
 
     def step(self) -> Result:
         """One round, and its evaluation."""
         self.server, report = self.federation.round(self.server, self.done)
         self.done += 1
         metrics = Evaluator(self.federation, self.config.evaluation.samples)(self.server, self.done).metrics
+        if self.privacy is not None:
+            metrics["epsilon"] = self.privacy.epsilon(self.done)
         return Result(self.done, metrics, self.server, report)
 
     @property
@@ -257,8 +302,10 @@ def federation(experiment: str | None = None, **options: Any) -> Iterator[Rounds
         torch.set_num_threads(config.federation.threads)
         exchange = Exchange.connect(own_device(config.federation.deterministic), config.federation.timeout)
         try:
-            made = make_federation(config, make_task(config, exchange.device), exchange)
-            yield Rounds(config, made, made.method.init_server(made.task))
+            task = make_task(config, exchange.device)
+            privacy = make_privacy(config, task, exchange)
+            made = make_federation(config, task, exchange, privacy=privacy)
+            yield Rounds(config, made, made.method.init_server(made.task), privacy=privacy)
         finally:
             exchange.close()
             torch.set_num_threads(threads)

@@ -72,6 +72,51 @@ class Chain:
             self._backward(params, grads, values, slope)
         return losses
 
+    def clipped(
+        self,
+        theta: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        weights: Tensor | None,
+        grad: Tensor,
+        clip: float,
+    ) -> Tensor:
+        """Mean losses [c]; Σ_i g_i min(1, clip/|g_i|) over each client's examples goes into grad [c, P].
+
+        The gradient of one example's weights is the outer product of a layer's input and slope, whose norm is the
+        product of theirs; so no gradient of one example is ever made (ghost clipping: Li et al. 2022).
+        """
+        params, grads = self.layout.views(theta), self.layout.views(grad)
+        with torch.no_grad():
+            values = self._forward(params, inputs.flatten(2))
+        losses, slope = self._losses(values[-1], targets)
+        with torch.no_grad():
+            slopes = self._slopes(params, values, slope)
+            squares = torch.zeros_like(losses)
+            for layer, value, own in zip(self.layers, values, slopes, strict=False):
+                squares.addcmul_(_squares(value) + (layer.bias is not None), _squares(own))
+            share = shorten(squares, clip)
+            if weights is not None:
+                share, losses = share * weights, losses * weights
+            for layer, value, own in zip(self.layers, values, slopes, strict=False):
+                own.mul_(share.unsqueeze(2))
+                grads[layer.weight].baddbmm_(own.mT, value, beta=0)
+                if layer.bias is not None:
+                    torch.sum(own, dim=1, out=grads[layer.bias])
+        return losses.sum(1) / (targets.shape[1] if weights is None else weights.sum(1).clamp_min(1))
+
+    def _slopes(self, params: dict[str, Tensor], values: list[Tensor], slope: Tensor) -> list[Tensor]:
+        """The loss's gradient before every layer's activation, [c, B, width] each."""
+        found = []
+        for number in reversed(range(len(self.layers))):
+            layer = self.layers[number]
+            if layer.activation is not None:
+                slope = ACTIVATIONS[layer.activation][1](slope, values[number + 1])
+            found.append(slope)
+            if number:
+                slope = torch.bmm(slope, params[layer.weight])
+        return found[::-1]
+
     def pull(self, theta: Tensor, inputs: Tensor, slope: Callable[[Tensor], Tensor]) -> Tensor:
         """Gradient [c, P] of a number that is made of the outputs [c, B, width], whose gradient there is `slope`."""
         grad = torch.empty_like(theta)
@@ -101,9 +146,14 @@ class Chain:
         by_hand = type(self.objective) is CrossEntropy
         if by_hand and not outputs.is_cpu and kernels.suit((outputs,)):
             return _fused(outputs, targets, share)
-        losses, slope = _cross_entropy(outputs, targets) if by_hand else self._by_autograd(outputs, targets)
+        losses, slope = self._losses(outputs, targets)
         each = share.unsqueeze(2) if isinstance(share, Tensor) else share
         return losses.mul_(share).sum(1), slope.mul_(each)
+
+    def _losses(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each example [c, B], and their gradients at its outputs."""
+        by_hand = type(self.objective) is CrossEntropy
+        return _cross_entropy(outputs, targets) if by_hand else self._by_autograd(outputs, targets)
 
     def _by_autograd(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         leaf = outputs.detach().requires_grad_()
@@ -123,6 +173,16 @@ class Chain:
                 torch.sum(slope, dim=1, out=grads[layer.bias])
             if number:
                 slope = torch.bmm(slope, params[layer.weight])
+
+
+def shorten(squares: Tensor, clip: float) -> Tensor:
+    """What gradients with these squared norms are multiplied with, so that none is longer than `clip`."""
+    return (clip * squares.clamp_min(torch.finfo(squares.dtype).tiny).rsqrt()).clamp_max(1.0)
+
+
+def _squares(rows: Tensor) -> Tensor:
+    """[c, B] squared norms."""
+    return torch.linalg.vector_norm(rows, dim=2).square_()
 
 
 def _fused(outputs: Tensor, targets: Tensor, share: Tensor | float) -> tuple[Tensor, Tensor]:

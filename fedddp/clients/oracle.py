@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call, grad_and_value, vmap
 
-from fedddp.clients.chain import Chain
+from fedddp.clients.chain import Chain, shorten
 from fedddp.clients.dropout import Dropout
 from fedddp.core.objective import Objective
 from fedddp.core.params import Layout
@@ -50,6 +50,36 @@ class Oracle:
                 return grad, self._by_vmap(theta, inputs, targets, weights, grad, masks)
             with self.pixels_last:
                 return grad, self._by_loop(theta, inputs, targets, weights, counts, grad, masks)
+
+    def clipped(
+        self, theta: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor | None, clip: float, out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Each client's *sum* [c, P] of its examples' gradients, none longer than `clip`; and its mean loss [c]."""
+        grad = torch.empty_like(theta) if out is None else out
+        if self.chain is not None and self.chain.takes(inputs):
+            with torch.enable_grad():
+                return grad, self.chain.clipped(theta, inputs, targets, weights, grad, clip)
+        if self.dropout:
+            raise ValueError("privacy.level=example: clipped gradients are written for models without dropout")
+        self._train(True)
+        losses = []
+        for row, point in enumerate(theta):
+            params = self.layout.views(point.detach())
+            pieces, each = self._by_example(params, inputs[row], targets[row])
+            flat = torch.cat([piece.flatten(1) for piece in pieces.values()], 1)
+            real = torch.ones_like(each) if weights is None else weights[row]
+            grad[row] = (real * shorten(flat.square().sum(1), clip)) @ flat
+            losses.append((each * real).sum() / real.sum().clamp_min(1))
+        return grad, torch.stack(losses)
+
+    @property
+    def _by_example(self) -> Callable[..., tuple[dict[str, Tensor], Tensor]]:
+        """Gradients and losses of single examples."""
+
+        def one(params: dict[str, Tensor], inputs: Tensor, target: Tensor) -> Tensor:
+            return self._loss(params, inputs.unsqueeze(0), target.unsqueeze(0))
+
+        return vmap(grad_and_value(one), in_dims=(None, 0, 0))
 
     def _by_vmap(
         self,

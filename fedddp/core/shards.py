@@ -126,6 +126,18 @@ class Shards:
         """All examples in the hands of one client."""
         return Shards(self.order, torch.tensor([0, len(self.order)]))
 
+    def without(self, away: list[int]) -> "Shards":
+        """The other clients, numbered anew in the same order; the examples of those away are nobody's."""
+        if not away:
+            return self
+        wrong = [client for client in away if not 0 <= client < self.num_clients]
+        kept = [client for client in range(self.num_clients) if client not in away]
+        if wrong or not kept:
+            raise ValueError(
+                f"federation.without={away}: must be some of the clients, whose numbers are 0 to {self.num_clients - 1}"
+            )
+        return self.take(torch.tensor(kept))
+
     def digest(self) -> str:
         """A hash of the whole split, for the run's record."""
         digest = blake2b(self.order.numpy().tobytes(), digest_size=8)

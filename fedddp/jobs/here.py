@@ -24,6 +24,7 @@ from fedddp.jobs.processes import STOPS, Processes
 from fedddp.jobs.rendezvous import Place, describe
 from fedddp.runs.config import Config
 from fedddp.runs.rank import attempt, end_with_parent
+from fedddp.runs.rank import work as run_rank
 
 Work = Callable[[], int]
 HOST = "localhost"
@@ -40,6 +41,15 @@ def default_ranks(config: Config) -> int:
     cohorts = -(-clients // width) if isinstance(width, int) and width > 0 else clients
     cores = max(1, len(os.sched_getaffinity(0)) // config.federation.threads)
     return min(cores, cohorts)
+
+
+def go_on(config: Config, out: Path, ranks: int | None, debug: bool = False) -> int:
+    """Go on with the run in `out` on so many ranks of this machine; the exit code."""
+    if ranks is not None and ranks < 1:
+        raise ValueError(f"--ranks {ranks}: must be at least 1")
+    rank = partial(run_rank, config, out, True)
+    count = ranks or default_ranks(config)
+    return rank() if count == 1 else start(rank, count, config.federation.threads, debug)
 
 
 def start(work: Work, ranks: int, threads: int = 1, debug: bool = False) -> int:

@@ -78,6 +78,9 @@ class Solver(Iterative, PosteriorSolver):
         check("local.hess_approx", self.hess_approx, self.hess_approx in APPROXIMATIONS, " or ".join(APPROXIMATIONS))
         check("local.noise", self.noise, self.noise in NOISES, " or ".join(NOISES))
 
+    def gradients(self) -> int:
+        return self.samples
+
     def _blank(self, rows: int, task: Task) -> Momentum:
         zeros = torch.zeros(rows, task.layout.numel, dtype=task.dtype, device=task.device)
         return Momentum(zeros, zeros.new_zeros(rows))

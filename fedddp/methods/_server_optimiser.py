@@ -66,6 +66,7 @@ def descend(
 class Descent(method.Method[Server, Clients], extends=True):
     """Federated averaging whose server takes the mean change for a gradient; a rule says how it steps."""
 
+    by_solver: ClassVar[bool] = True
     compresses: ClassVar[str] = "change"
     lr: float = 1.0  # the server's learning rate, above 0
 

@@ -104,6 +104,9 @@ class DualMethod(SiteMethod[Clients], extends=True):
     def duals(self, clients: Clients) -> Tensor:
         return clients.dual
 
+    def forget(self, server: Server, client: Clients, task: Task) -> Server:
+        return taken_out(server, client.dual)
+
     def fit(
         self, server: Server, clients: Clients, cohort: Cohort, local: PosteriorSolver, rho: float
     ) -> tuple[Tensor, Any]:
@@ -117,6 +120,11 @@ class DualMethod(SiteMethod[Clients], extends=True):
             self.family,
         )
         return self.proper(found)
+
+
+def taken_out(server: Server, dual: Tensor) -> Server:
+    """Without the site of a client, dual [1, ...]: exact where lam is the sum of the prior and all sites."""
+    return Server(server.lam - dual[0], server.sites - dual[0])
 
 
 REMEDY = "a smaller method.damping or a larger method.delta helps"

@@ -9,6 +9,8 @@ With covariance=diagonal and the solver ivon this is Alg. 1; with full and von, 
 rho = 1/K it is done after one round. With alpha=1 and rho=1 it is damped PVI.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -21,6 +23,7 @@ from fedddp.rounds.solver import PosteriorSolver
 
 
 class Method(DualMethod):
+    by_solver: ClassVar[bool] = True
     rho: float = 0.1  # weight of the KL divergence to the server's posterior in a client's problem, above 0
     damping: float = 1.0  # the dual's step is damping x rho, in (0, 1]
     dual_step: float = 0.0  # γ of Alg. 1, a step of the dual's own, above 0; 0: damping x rho

@@ -8,6 +8,8 @@ The multiplier of mu = (m, m² + 1/s) is (v, -½u). Fixed points are those of ba
 authors' program has the other sign and no factor, u_k <- u_k + rho Δ(m² + 1/s): sign = released.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -23,6 +25,7 @@ SIGNS = {"lagrangian": 4.0, "released": -2.0}  # of u's step, in units of Δ(-½
 
 
 class Method(bayes_admm.Method):
+    by_solver: ClassVar[bool] = True
     sign: str = "lagrangian"  # lagrangian, or released: the dual's step as in the authors' program (see above)
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ With scale = mean the client's loss is f_k/N_k, as Eq. 2 prints; the fixed point
 With scale = sum it is the pooled minimiser.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ class Clients(NamedTuple):
 
 
 class Method(method.Method[Server, Clients]):
+    by_solver: ClassVar[bool] = True
     alpha: float = 0.1  # weight of ½|theta - theta_server|² in a client's problem, and the dual's step; above 0
     scale: str = "sum"  # what penalty and dual are added to: sum (the loss f_k) or mean (the loss f_k/N_k)
     dual_step: bool = True  # false holds the duals at 0, which makes it fedprox with a plain mean
@@ -52,6 +53,10 @@ class Method(method.Method[Server, Clients]):
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         return Server(total["theta"])
+
+    def forget(self, server: Server, client: Clients, task: Task) -> Server:
+        """The server keeps no sum of duals: the client's goes with its row, and the parameters follow."""
+        return server
 
     def duals(self, clients: Clients) -> Tensor:
         return clients.dual

@@ -19,6 +19,7 @@ from fedddp.rounds.solver import PointSolver
 
 
 class Method(method.Method):
+    by_solver: ClassVar[bool] = True
     compresses: ClassVar[str] = "theta"
     noise: float = 0.0  # deviation of Gaussian noise on each number that a client sends, at least 0
 

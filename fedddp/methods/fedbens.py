@@ -114,6 +114,10 @@ class Method(method.Method[Server, Mixture]):
         modes, curvature = zeros(*rows, task.layout.numel), zeros(*rows, self._structure.size(task))
         return Mixture(modes, curvature, zeros(rows, dtype=torch.float64), zeros(rows, dtype=torch.float64))
 
+    def forget(self, server: Server, client: Mixture, task: Task) -> Server:
+        """The next round forms the posterior of the clients that are there, and nobody trains."""
+        return server
+
     def phase(self, server: Server, index: int) -> Phase | None:
         if index == 0:
             return Phase(self.client_step, self.server_step, (server.starts,))

@@ -69,5 +69,9 @@ class Method(method.Method[Server, Clients]):
         }
         return Clients(site, fit.memory), message
 
+    def forget(self, server: Server, client: Clients, task: Task) -> Server:
+        """The penalty is taken out; the parameters follow in later rounds."""
+        return Server(server.theta, server.sites - client.site[0])
+
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         return Server(total["theta"], server.sites + total["site_change"])

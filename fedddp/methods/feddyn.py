@@ -9,6 +9,8 @@ the sum loss, which is alpha/N_k on the mean loss; so is weight_decay, or on the
 programs have it (decay_scale). With every client active and no decay this is fedadmm, iterate by iterate.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -23,6 +25,7 @@ from fedddp.rounds.solver import PointSolver
 
 
 class Method(method.Method[Server, Clients]):
+    by_solver: ClassVar[bool] = True
     alpha: float = 0.1  # weight of ½|theta - theta_server|² in a client's sum loss, and the dual's step; above 0
     weight_decay: float = 0.0  # weight of ½|theta|² in a client's problem, at least 0
     decay_scale: str = "sum"  # what the decay is added to: sum (the loss f_k) or, as published, mean (the loss f_k/N_k)
@@ -53,6 +56,10 @@ class Method(method.Method[Server, Clients]):
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         duals = server.duals + total["clients"] * self.alpha * (total["theta"] - server.theta)
         return Server(total["theta"] + duals / (self.alpha * task.num_clients), duals)
+
+    def forget(self, server: Server, client: Clients, task: Task) -> Server:
+        """The dual is taken out; the parameters follow in later rounds."""
+        return Server(server.theta, server.duals - client.dual[0])
 
     def duals(self, clients: Clients) -> Tensor:
         return clients.dual

@@ -25,7 +25,7 @@ from fedddp.core.check import check
 from fedddp.core.gaussian import Family
 from fedddp.core.task import Task
 from fedddp.exchange.messages import Message, Sum, Totals
-from fedddp.methods._sites import Clients, Server, SiteMethod, check_damping, dual_rate
+from fedddp.methods._sites import Clients, Server, SiteMethod, check_damping, dual_rate, taken_out
 from fedddp.rounds.method import C
 from fedddp.rounds.solver import PosteriorFit, PosteriorSolver, Samples, SamplingSolver, Solver
 
@@ -79,6 +79,9 @@ class Method(Tilting[Clients]):
     def init_clients(self, count: int, task: Task, local: Solver) -> Clients:
         prior = self.init_server(task).lam
         return Clients(prior.new_zeros(count, *prior.shape), local.memory(task, count))
+
+    def forget(self, server: Server, client: Clients, task: Task) -> Server:
+        return taken_out(server, client.dual)
 
     def duals(self, clients: Clients) -> Tensor:
         return clients.dual

@@ -10,7 +10,7 @@ pooled minimiser with weight decay delta. The server keeps the sum of all duals 
 sit out a round still count.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ class Clients(NamedTuple):
 
 
 class Method(method.Method[Server, Clients]):
+    by_solver: ClassVar[bool] = True
     rho: float = 0.1  # weight of ½|theta - theta_server|² in a client's problem, and the dual's step; above 0
     delta: float = 1.0  # the prior's precision: weight of ½|theta|² beside the sum of all losses, above 0
     alpha: float = 0.0  # weight of the duals in the server's step, in (0, 1]; 1: AMA; 0: delta/(delta + rho K)
@@ -61,6 +62,10 @@ class Method(method.Method[Server, Clients]):
         duals = server.duals + total["dual_change"]
         alpha = self.alpha or self.delta / (self.delta + self.rho * task.num_clients)
         return Server((1 - alpha) * total["theta"] + alpha / self.delta * duals, duals)
+
+    def forget(self, server: Server, client: Clients, task: Task) -> Server:
+        """The dual is taken out; the parameters follow in later rounds."""
+        return Server(server.theta, server.duals - client.dual[0])
 
     def duals(self, clients: Clients) -> Tensor:
         return clients.dual

@@ -7,7 +7,7 @@
 The paper's v_k is ours over delta. At the fixed point w_server is the pooled minimiser with weight decay delta.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,6 +60,12 @@ class Anchored(method.Method[S, Clients], extends=True):
 
 
 class Method(Anchored[Server]):
+    by_solver: ClassVar[bool] = True
+
+    def forget(self, server: Server, client: Clients, task: Task) -> Server:
+        duals = server.duals - client.dual[0]
+        return Server(duals / self.delta, duals)
+
     def init_server(self, task: Task) -> Server:
         nothing = torch.zeros_like(task.initial)
         return Server(nothing, nothing)

@@ -65,6 +65,10 @@ class Method(Anchored[Server]):
         message: Message = {"dual_change": Sum(change), **self._choice().speak(server, cohort, fit.theta)}
         return Clients(clients.dual + change, fit.memory), message
 
+    def admit(self, server: Server, task: Task) -> Server | None:
+        """It has a place for the memory of each client that was there."""
+        return None
+
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         duals = server.duals + total["dual_change"]
         server = server._replace(theta=duals / self.delta, duals=duals)

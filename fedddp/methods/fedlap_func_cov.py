@@ -115,6 +115,10 @@ class Method(SiteMethod[Clients]):
         message = {"dual_change": Sum(change), **twice_change, **self._choice().speak(server, cohort, theta)}
         return Clients(clients.dual + change, around, solver), message
 
+    def admit(self, server: Server, task: Task) -> Server | None:  # type: ignore[override]
+        """It has a place for the memory of each client that was there."""
+        return None
+
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:  # type: ignore[override]
         sites = server.sites + total["dual_change"]
         server = server._replace(lam=sites, sites=sites)

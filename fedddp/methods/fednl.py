@@ -92,6 +92,10 @@ class Method(method.Method[Server, Clients, Solver]):
     def _uses_change(self, round_: int) -> bool:
         return self.after or (round_ == 0 and self.start == "exact")
 
+    def admit(self, server: Server, task: Task) -> Server | None:
+        """What it keeps is a mean over, or has a place for, the clients that were there."""
+        return None
+
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         size, round_ = task.layout.numel, int(server.rounds)
         change = self._compressor(round_).arrived(total, size) / int(task.num_examples.sum())

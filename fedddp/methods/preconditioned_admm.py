@@ -91,6 +91,10 @@ class Method(method.Method[Server, Clients]):
         theta = (1 - alpha) * total["theta"] + alpha / self.delta * duals
         return Server(theta, duals, server.precision, server.rounds + 1)
 
+    def forget(self, server: Server, client: Clients, task: Task) -> Server:
+        """The dual is taken out; the parameters follow in later rounds."""
+        return server._replace(duals=server.duals - client.dual[0])
+
     def duals(self, clients: Clients) -> Tensor:
         return clients.dual
 

@@ -7,6 +7,8 @@
 At a fixed point dual_k = -∇_mu E_q[f_k/τ]. damping=1 is the undamped method, which may diverge.
 """
 
+from typing import ClassVar
+
 from fedddp.clients.cohort import Cohort
 from fedddp.core.task import Task
 from fedddp.exchange.messages import Message, Sum, Totals
@@ -15,6 +17,7 @@ from fedddp.rounds.solver import PosteriorSolver
 
 
 class Method(DualMethod):
+    by_solver: ClassVar[bool] = True
     damping: float | str = "1/K"  # the site's step: a number in (0, 1], 1/K or N_k/N
     warmup: int = 0  # first rounds in which the damping is N_k/N, whatever it says; at least 0
 

@@ -83,6 +83,10 @@ class Method(method.Method[Server, Clients]):
         length = plain.rate(cohort) * fit.steps.to(fit.theta).unsqueeze(1)
         return clients.control - server.control + (server.theta - fit.theta) / length
 
+    def admit(self, server: Server, task: Task) -> Server | None:
+        """What it keeps is a mean over, or has a place for, the clients that were there."""
+        return None
+
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         everyone = int(task.num_examples.sum()) if self.weights == "examples" else task.num_clients
         control = server.control + total["control_change"] / everyone

@@ -23,7 +23,16 @@ from fedddp.reports.published import published
 from fedddp.reports.rows import Row
 from fedddp.reports.runs import Record
 
-METRICS = ("accuracy", "averaged_accuracy", "nll", "averaged_nll", "ece", "averaged_ece", "rmse")  # shown if recorded
+METRICS = (
+    "accuracy",
+    "averaged_accuracy",
+    "nll",
+    "averaged_nll",
+    "ece",
+    "averaged_ece",
+    "rmse",
+    "epsilon",
+)  # shown if recorded
 Value = Number | str | float | None
 
 

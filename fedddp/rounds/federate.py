@@ -79,6 +79,11 @@ class Report:
     checkpoint: bool = False  # some rank wishes for a checkpoint after this round
     stop: bool = False  # some rank was asked to stop
 
+    def forget(self) -> None:
+        """What tells of clients' data beside the method's own sums."""
+        self.losses = self.norms = self.took = None
+        self.train_loss, self.clipped, self.idle = float("nan"), None, []
+
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
         start = time.perf_counter()
@@ -102,6 +107,9 @@ class Federation:
     secrecy: Secrecy = field(default_factory=Secrecy)  # what the exchange may tell
     graphs: Graphs | None = None  # how local steps are recorded and replayed, where they are
     ends: bool = False  # whether to tell losses before and after local work
+    cohort: Callable[..., Cohort] = Cohort  # how a cohort is made
+    poisson: bool = False  # whether each client takes part by itself, rather than a fixed number
+    silent: bool = False  # whether what clients tell of themselves stays out of the records
     waits: str = "device"  # where sums over cohorts wait for the exchange: device, host or file
 
     def round(
@@ -114,7 +122,8 @@ class Federation:
         """
         report = Report(number)
         with report.timed("plan"):
-            report.clients = planning.sample(self.seed, number, self.task.num_clients, self.participation)
+            count, share = self.task.num_clients, self.participation
+            report.clients = planning.sample(self.seed, number, count, share, self.poisson)
             report.active = len(report.clients)
             report.cohorts = self.plan.cohorts(report.clients, memory=not self.store.empty)
         index = 0
@@ -127,6 +136,8 @@ class Federation:
             index += 1
         with report.timed("plan"):
             self._learn(report)
+        if self.silent:
+            report.forget()
         return server, report
 
     def _serve(self, phase: Phase, server: Any, total: Totals, number: int) -> Any:
@@ -267,7 +278,7 @@ class Federation:
             return fine, self._step(phase, server, fine, report.round) if fine else None
 
     def _step(self, phase: Phase, server: Any, ids: tuple[int, ...], number: int) -> tuple[Any, Message, Cohort]:
-        cohort = Cohort(ids, number, self.task, self.oracle, graphs=self.graphs, ends=self.ends)
+        cohort = self.cohort(ids, number, self.task, self.oracle, graphs=self.graphs, ends=self.ends)
         memory = self.store.read(torch.tensor(ids))
         with torch.no_grad():
             memory, message = phase.client_step(server, memory, cohort, self.local)

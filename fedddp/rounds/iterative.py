@@ -57,6 +57,9 @@ class Iterative(Solver, extends=True):
 class Descent(Iterative, PointSolver, extends=True):
     """The loop that SGD and Adam share; a solver says what it keeps and how it steps."""
 
+    def gradients(self) -> int:
+        return 1
+
     @abstractmethod
     def blank(self, rows: int, task: Task) -> Any:
         """The state of `rows` clients before their first step."""

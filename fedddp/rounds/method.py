@@ -66,6 +66,7 @@ class Method(Contract, Generic[S, C, L], extends=True):
         PointSolver  # the kind of solver: Point-, Posterior-, SamplingSolver, Solver for any
     )
     pools: ClassVar[bool] = False  # True: the split is undone and one client has all data
+    by_solver: ClassVar[bool] = False  # True: its clients look at examples through their solver alone
     compresses: ClassVar[str] = ""  # the message's field that may be sent compressed; none where it would be damaged
 
     def init_server(self, task: Task) -> S:
@@ -127,6 +128,17 @@ class Method(Contract, Generic[S, C, L], extends=True):
     def objective(self, plain: Objective) -> Objective:
         """What clients lower in place of the model's loss, of which it is made; evaluation keeps the latter."""
         return plain
+
+    def forget(self, server: S, client: C, task: Task) -> S | None:
+        """The server without what a client, of whose memory this is the row, has added; None: that cannot be told.
+
+        `task` is that of the others.
+        """
+        return None
+
+    def admit(self, server: S, task: Task) -> S | None:
+        """The server when clients have come that remember nothing yet; None: it has no place for them."""
+        return server
 
     def uses_total(self) -> bool:
         """Whether a round depends on how many there will be (task.rounds): such a run cannot be made longer."""

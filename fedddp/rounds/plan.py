@@ -86,11 +86,21 @@ class Plan:
         return [group for part in members.values() for group in _cut(part, self.width)]
 
 
-def sample(seed: int, round_: int, clients: int, participation: float) -> Tensor:
-    """Ids of the clients that take part in a round, ascending; a fixed number, without replacement."""
+def sample(seed: int, round_: int, clients: int, participation: float, poisson: bool = False) -> Tensor:
+    """Ids of the clients that take part in a round, ascending; a fixed number, without replacement.
+
+    With `poisson` each takes part by itself, with this probability; all is drawn again where nobody would.
+    """
     count = max(1, round(participation * clients))
-    if count >= clients:
+    if (participation if poisson else count / clients) >= 1:
         return torch.arange(clients)
+    if poisson:
+        generator = stream(seed, "sampling", round_)
+        found = torch.zeros(0, dtype=torch.int64)
+        while not len(found):
+            chance = torch.rand(clients, generator=generator, dtype=torch.float64)
+            found = (chance < participation).nonzero().squeeze(1)
+        return found
     return torch.tensor(sorted(draw(count, clients, stream(seed, "sampling", round_))))
 
 

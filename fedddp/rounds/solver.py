@@ -57,6 +57,10 @@ class Solver(Contract, extends=True):
         """Whether a round's work depends on how many there will be (task.rounds): such a run cannot be made longer."""
         return False
 
+    def gradients(self) -> int:
+        """How many gradients of its batch a step takes, where it sees examples by `cohort.grad` alone; else 0."""
+        return 0
+
     def passes(self) -> tuple[int, int]:
         """Epochs and batch size, as far as they tell what a client costs; only placement depends on it."""
         return 1, 32

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedddp.clients.autocast import Autocast
 from fedddp.clients.graphs import Graphs, cuda_recorder
 from fedddp.clients.oracle import Oracle
+from fedddp.clients.private import guarded
 from fedddp.core.check import first_line
 from fedddp.core.data import Dataset
 from fedddp.core.objective import choose
@@ -26,11 +27,13 @@ from fedddp.rounds.federate import Federation
 from fedddp.rounds.fit_cache import Cached
 from fedddp.rounds.iterative import Descent
 from fedddp.rounds.plan import Plan, default_width
+from fedddp.rounds.privacy import ranges
 from fedddp.rounds.secrecy import Secrecy, public_ranges
 from fedddp.rounds.solver import PointSolver, Solver
 from fedddp.rounds.store import ClientStore
 from fedddp.runs.config import Config
 from fedddp.runs.parts import hold_out
+from fedddp.runs.private import Privacy, make_privacy
 from fedddp.runs.schema import DTYPES
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
@@ -44,6 +47,9 @@ def make_task(config: Config, device: torch.device) -> Task:
     refuse_unfit(data, f"data={config.title('data')}", larger)
     shards = Shards.deal(config.split, data.train, config.seed_of("split"))
     shards.refuse_strange(len(data.train))
+    if config.federation.without and config["split.unseen"]:
+        raise ValueError("federation.without: cannot be had with split.unseen, whose numbers would be others")
+    shards = shards.without(config.federation.without)
     shards, unseen = hold_out(shards, config["split.unseen"], config.seed_of("split"))
     if config.method.pools:
         shards = shards.pooled()
@@ -89,17 +95,26 @@ def _build(config: Config, shape: tuple[int, ...], outputs: int) -> nn.Module:
 
 
 def make_federation(
-    config: Config, task: Task, exchange: Exchange, measured: Sequence[float] = (), place: str = ""
+    config: Config,
+    task: Task,
+    exchange: Exchange,
+    measured: Sequence[float] = (),
+    place: str = "",
+    privacy: Privacy | None = None,
 ) -> Federation:
     """`measured`: the constants of cost that an earlier part of the run found; homes are balanced by them.
 
-    `place`: where a device finds its examples, if not as configured.
+    `place`: where a device finds its examples, if not as configured. `privacy`: as it was made already.
     """
     refuse_outputs(task, config.title("model"))
     plan = make_plan(config, task, exchange.world_size, measured)
     ids = plan.at_home(exchange.rank)
     task = place_data(task, ids, place or config["data.place"])
     method = compressed(config.method, config.exchange, config.title("method"))
+    privacy = privacy or make_privacy(config, task, exchange)
+    seed, guard = config.seed_of("federation"), None
+    if privacy is not None:
+        method, seed, guard = privacy.wrapped(config, method, task), privacy.seed(seed), privacy.guard
     return Federation(
         task=task,
         method=method,
@@ -109,19 +124,23 @@ def make_federation(
         store=ClientStore.make(ids, lambda n: method.init_clients(n, task, config.local), config.federation.rows),
         oracle=make_oracle(config, task),
         graphs=make_graphs(config, task),
-        seed=config.seed_of("federation"),
+        cohort=guarded(guard),
+        poisson=config.privacy.samples_clients,
+        silent=privacy is not None,
+        seed=seed,
         participation=config.federation.participation,
-        secrecy=make_secrecy(config, task, plan),
+        secrecy=make_secrecy(config, task, plan, ranges(method, task)),
         ends=config.evaluation.clients != "none",
         skip_bad=config.federation.on_bad_client == "skip",
         waits=config.federation.rows,
     )
 
 
-def make_secrecy(config: Config, task: Task, plan: Plan) -> Secrecy:
+def make_secrecy(config: Config, task: Task, plan: Plan, own: dict[str, float]) -> Secrecy:
+    """`own`: ranges that are known without being set."""
     settings = config.exchange
-    ranges = public_ranges(settings.secure, settings.range, settings.gathered, task, plan.width)
-    return Secrecy(settings.secure, ranges)
+    public = public_ranges(settings.secure, settings.range | own, settings.gathered, task, plan.width)
+    return Secrecy(settings.secure, public)
 
 
 def place_data(task: Task, ids: Tensor, place: str) -> Task:

@@ -109,6 +109,11 @@ def _untouched(folder: Path) -> bool:
 def _extend(folder: Path, config: Config, theirs: int) -> None:
     """Whether the run there can go on to another number of rounds, bit for bit as if it had been started with it."""
     rounds, told = config.federation.rounds, _done(folder)
+    if config.privacy.uses_total():
+        raise ValueError(
+            f"{folder} holds this run with {ROUNDS}={theirs}, and privacy.epsilon makes its noise for that many: give "
+            "privacy.noise to be free to go on; for this one choose another --out and begin anew"
+        )
     if config.local.uses_total() or config.method.uses_total():
         what = "method" if config.method.uses_total() else "local"
         raise ValueError(

@@ -6,6 +6,8 @@ from typing import Any
 from fedddp.core.data import Dataset
 from fedddp.core.shards import Shards
 from fedddp.core.task import Task
+from fedddp.runs.config import Config
+from fedddp.runs.parts import dealt_numbers
 
 MOST_COUNTED = 10_000  # clients whose classes are counted
 
@@ -20,6 +22,22 @@ def split(task: Task, given: Sequence[str] = ()) -> dict[str, Any]:
         "names": list(task.data.label_names),
         "clients": names(task, given),
     }
+
+
+def present(away: Sequence[int], count: int) -> list[int]:
+    """The numbers, in the split, of the `count` clients that are there."""
+    return [number for number in range(count + len(away)) if number not in away]
+
+
+def called(config: Config, task: Task) -> Sequence[str]:
+    """The names that clients were given, in the order of the task's; where some are away, their numbers at least."""
+    away, given = config.federation.without, config.values["split"].get("names", ())
+    numbers = dealt_numbers(task.everyone.num_clients, task.unseen.num_clients, config.seed_of("split")).tolist()
+    if away:
+        numbers = present(away, task.num_clients)
+    if len(given) == len(numbers) + len(away):
+        return [given[number] for number in numbers]
+    return natural(task.everyone, task.data) or [str(number) for number in numbers] if away else []
 
 
 def names(task: Task, given: Sequence[str] = ()) -> list[str]:

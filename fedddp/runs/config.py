@@ -25,6 +25,7 @@ from fedddp.core.settings import kinds, settled
 from fedddp.core.shards import Split
 from fedddp.rounds.compression import ExchangeSettings
 from fedddp.rounds.method import Method
+from fedddp.rounds.privacy import PrivacySettings
 from fedddp.rounds.solver import PosteriorSolver, SamplingSolver, Solver
 from fedddp.runs import asked
 from fedddp.runs.own import Kept, find, record
@@ -70,6 +71,7 @@ class Config:
     local: Solver
     federation: FederationSettings
     exchange: ExchangeSettings
+    privacy: PrivacySettings
     evaluation: EvaluationSettings
     checkpoint: CheckpointSettings
     kept: Kept = field(default_factory=Kept)  # the source of what is not built in

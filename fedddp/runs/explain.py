@@ -28,6 +28,7 @@ ABOUT = {
     "local": "the clients' solver",
     "federation": "rounds, clients and arithmetic",
     "exchange": "how messages travel",
+    "privacy": "noise that hides clients or examples, and what it spends",
     "evaluation": "what is measured, and when",
     "checkpoint": "what is kept on disk, to go on from",
 }

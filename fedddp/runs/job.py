@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,14 +27,15 @@ from fedddp.rounds.store import ClientStore
 from fedddp.runs import footprint, lock, summary
 from fedddp.runs.build import make_federation, make_task, measure_width
 from fedddp.runs.claim import claim, origin, write_config
-from fedddp.runs.clients import clients, split
+from fedddp.runs.clients import called, clients, split
 from fedddp.runs.config import Config
 from fedddp.runs.confusion import confusion
 from fedddp.runs.evaluate import Evaluated, Evaluator
 from fedddp.runs.evaluators import make_evaluator
 from fedddp.runs.histograms import histograms
-from fedddp.runs.parts import dealt_numbers
+from fedddp.runs.pace import Pace
 from fedddp.runs.posterior import export
+from fedddp.runs.private import Ledger, make_privacy
 from fedddp.runs.rank import speaks
 from fedddp.runs.records import Recorder, round_record
 from fedddp.runs.table import Table
@@ -86,6 +87,7 @@ class Job:
     after_round: Callable[[int], None] | None = None  # for tests that interrupt a run
     last: Path | None = None  # the whole checkpoint that was read or written last
     warned: bool = False
+    ledger: Ledger | None = None  # of a private run: what it has spent
 
     def run(self, resume: bool) -> dict[str, Any] | None:
         """The summary; None if the run was asked to stop before its end."""
@@ -111,13 +113,17 @@ class Job:
         told = self._told(self.last)
         self._settle_width(task, told.get("width", 0))
         place = footprint.place(self.config, self.device, self.exchange.world_size, sharing())
-        federation = make_federation(self.config, task, self.exchange, told.get("cost", ()), place)
+        privacy = make_privacy(self.config, task, self.exchange)
+        federation = make_federation(self.config, task, self.exchange, told.get("cost", ()), place, privacy)
         evaluator = make_evaluator(self.config, federation)
         server, done = self._restore(federation, self.last, told)
+        self.ledger = Ledger.open(privacy, self.folder, self.exchange, done) if privacy is not None else None
         recorder = self._open(task, done) if self.exchange.rank == 0 else None
         settings = self.config.federation
         if settings.precision != settings.dtype:
             self._say(recorder, f"precision: {settings.precision}; results differ from those of {settings.dtype} alone")
+        if privacy is not None and privacy.secret:
+            self._say(recorder, "privacy.randomness=system: the noise is not the seed's, and no bits will repeat")
         if done:
             self._say(recorder, f"{self.folder}: goes on after round {done} of {task.rounds}")
         try:
@@ -138,7 +144,7 @@ class Job:
         if wrong or not done:
             if done:
                 recorder.say(f"{wrong}; it is written anew")
-            who = clients(task, self._client_names(task))
+            who = clients(task, called(self.config, task))
             files.write_record(path, who)
         if not done:
             recorder.begin(self.config.told_apart, texts(self.config.values, who))
@@ -148,20 +154,26 @@ class Job:
             recorder.say(f"{wrong}; it is made from the checkpoint and metrics.jsonl")
         return recorder
 
-    def _client_names(self, task: Task) -> Sequence[str]:
-        """As they were handed over, where they were, in the order of the task's clients."""
-        given = self.config.values["split"].get("names", ())
-        numbers = dealt_numbers(task.everyone.num_clients, task.unseen.num_clients, self.config.seed_of("split"))
-        return [given[number] for number in numbers.tolist()] if len(given) == len(numbers) else []
-
     def _rounds(self, evaluator: Evaluator, server: Any, done: int, recorder: Recorder | None) -> dict[str, Any] | None:
         federation, pace = evaluator.federation, Pace(self.config.checkpoint.every, self.config.checkpoint.share)
         rounds = federation.task.rounds
         for number in range(done, rounds):
+            if self.ledger is not None and not self.ledger.affords(number):
+                spent, budget = self.ledger.epsilon, self.config.privacy.epsilon
+                self._say(
+                    recorder,
+                    f"stopped after round {number}: epsilon is {spent:.3f}, and one round more would "
+                    f"spend more than privacy.epsilon={budget}",
+                )
+                return self._finish(evaluator, server, number)
             start = time.perf_counter()
+            if self.ledger is not None:
+                self.ledger.start(number)
             server, report = federation.round(server, number, lambda: (pace.due(), self.stop.asked))
             finished = number + 1
             metrics, table = self._evaluate(evaluator, server, finished, report)
+            if self.ledger is not None:
+                metrics["epsilon"] = self.ledger.epsilon
             self._warn(recorder, finished, metrics.get("nll", 0.0))
             if finished % self.config.federation.check_every == 0 or finished == rounds:
                 federation.check_equal(server, finished)
@@ -185,7 +197,7 @@ class Job:
         if done < rounds or self._pictures_lost():
             draw = self.config.evaluation.histograms > 0 and done < rounds
             self._pictures(evaluator, server, recorder, draw)
-        return self._finish(evaluator, server)
+        return self._finish(evaluator, server, rounds)
 
     def _warn(self, recorder: Recorder | None, finished: int, nll: float) -> None:
         """Once: a loss so large is no longer learning, though every number is still finite."""
@@ -234,7 +246,7 @@ class Job:
         numbers |= confusion(evaluator, server)
         if recorder is not None:
             if 1 < task.num_clients <= MOST_DRAWN:
-                numbers["split"] = split(task, self._client_names(task))
+                numbers["split"] = split(task, called(self.config, task))
             recorder.pictures(numbers, spread, draw)
             if draw:
                 recorder.clients(task.everyone.num_examples.tolist())
@@ -316,15 +328,15 @@ class Job:
         finished = written["round"] == federation.task.rounds  # its client rows may be gone, and are not needed
         return checkpoint.load(path, server, None if finished else federation.store)
 
-    def _finish(self, evaluator: Evaluator, server: Any) -> dict[str, Any]:
+    def _finish(self, evaluator: Evaluator, server: Any, rounds: int) -> dict[str, Any]:
         """The final state as plain tensors, the summary, and no client rows that nobody needs."""
         federation = evaluator.federation
-        final = self.folder / "checkpoints" / f"round-{federation.task.rounds:06d}"
-        keep = self.config.checkpoint.keep_clients
+        final = self.folder / "checkpoints" / f"round-{rounds:06d}"
+        keep = self.config.checkpoint.keep_clients or rounds < federation.task.rounds
         if self.last != final:
             store = federation.store if keep else ClientStore(torch.zeros(0, dtype=torch.long), Nothing())
-            self._save(federation.task.rounds, server, federation, store)
-        ended = self._summary(federation, server)
+            self._save(rounds, server, federation, store)
+        ended = self._summary(federation, server, rounds)
         with checkpoint.everywhere(self.exchange, "the results"):
             if self.exchange.rank == 0:
                 if not keep:
@@ -343,8 +355,8 @@ class Job:
             export(temporary, evaluator.federation.task, evaluator.point(server), lam)
         return {path.name: checkpoint.digest(path) for path in (state, posterior)}
 
-    def _summary(self, federation: Federation, server: Any) -> dict[str, Any]:
-        rounds, result = federation.task.rounds, checksum(server)
+    def _summary(self, federation: Federation, server: Any, rounds: int) -> dict[str, Any]:
+        result = checksum(server)
         recorded = summary.told([])
         if self.exchange.rank == 0:
             recorded = summary.from_metrics(self.folder, rounds, result, lambda text: self._say(None, text))
@@ -352,6 +364,7 @@ class Job:
             "method": self.config.title("method"),
             "rounds": rounds,
             **recorded,
+            **(self.ledger.privacy.summary(self.ledger.rounds) if self.ledger is not None else {}),
             "world_size": self.exchange.world_size,
             "clients": federation.task.num_clients,
             "parameters": federation.task.layout.numel,
@@ -368,25 +381,3 @@ class Job:
             recorder.say(text)
         elif self.exchange.rank == 0 and not self.quiet:
             print(text, file=sys.stderr, flush=True)
-
-
-@dataclass
-class Pace:
-    """How often to write a checkpoint: every so many rounds, or as often as costs a given share of the time."""
-
-    every: int
-    share: float
-    worked: float = 0.0  # seconds since the last checkpoint
-    cost: float = 1.0  # seconds that a checkpoint takes; a guess until one was written
-
-    def due(self) -> bool:
-        return self.every == 0 and self.worked * self.share > self.cost
-
-    def round_took(self, seconds: float) -> None:
-        self.worked += seconds
-
-    @contextmanager
-    def saving(self) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.cost, self.worked = time.perf_counter() - start, 0.0

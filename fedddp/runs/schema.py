@@ -20,6 +20,7 @@ from fedddp.core.registry import SECTIONS
 from fedddp.core.rng import STREAMS
 from fedddp.core.settings import kinds, settled
 from fedddp.rounds.compression import ExchangeSettings
+from fedddp.rounds.privacy import PrivacySettings
 from fedddp.rounds.store import PLACES
 
 YEAR = 366 * 24 * 3600.0  # seconds
@@ -50,6 +51,7 @@ class FederationSettings:
     cohort_width: int | str = 0  # most clients computed together; 0: by the model's kind and size; or auto: measured
     measured_width: int = 0  # what cohort_width=auto found; written by the run
     vectorise: bool = True  # whether to compute a cohort's clients by vmap rather than one by one
+    without: list[int] = field(default_factory=list)  # numbers (from 0) of the split's clients that are not there
     seed: int | None = None  # seed of the choice of clients and of their batches and noise; null: seed
     streams: str = "independent"  # random numbers: independent, common or frozen (see fedddp/core/rng.py)
     dtype: str = "float32"  # type of parameters and sums: float32 or float64
@@ -145,6 +147,7 @@ class CheckpointSettings:
 PLAIN: dict[str, type[Any]] = {
     "federation": FederationSettings,
     "exchange": ExchangeSettings,
+    "privacy": PrivacySettings,
     "evaluation": EvaluationSettings,
     "checkpoint": CheckpointSettings,
 }
@@ -192,7 +195,11 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 def relevant(values: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that can change a result, by dotted key; of a class from elsewhere its content, not its place."""
     names = {f"{section}.name" for section in SECTIONS}
-    kept = {key: value for key, value in flatten(values) if not key.startswith(NO_EFFECT)}
+    private = (values.get("privacy") or {}).get("level", "none") != "none"
+    without = NO_EFFECT if private else (*NO_EFFECT, "privacy.")
+    kept = {key: value for key, value in flatten(values) if not key.startswith(without)}
+    if not kept.get("federation.without"):  # a run of all has the name that it had before there was this key
+        kept.pop("federation.without", None)
     return {key: title(str(value)) if key in names else value for key, value in kept.items()}
 
 

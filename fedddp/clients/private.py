@@ -1,0 +1,121 @@
+"""Example-level differential privacy: a client's solver sees noisy sums of clipped gradients, and nothing else.
+
+    ĝ = (Σ_i g_i min(1, C/|g_i|) + noise C z)/B,    z ~ N(0, 1)                    (DP-SGD: Abadi et al. 2016)
+
+g_i is the gradient of example i's loss at the solver's point, B the batch size. What a solver makes of ĝ (momentum,
+Adam's moments, IVON's curvature ĝz/√v) is as private as ĝ. Batches are Poisson-sampled, each example by itself with
+probability B/N_k, or shuffled epochs as without privacy. The noise is floating-point, drawn at the client, from its own
+stream or from one that the operating system seeds.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from fedddp.clients.cohort import Batch, Cohort
+from fedddp.clients.noise import Normal
+from fedddp.core.rng import key
+
+
+@dataclass(frozen=True)
+class Guard:
+    clip: float  # C
+    noise: float  # in units of the clip
+    poisson: bool = False
+    system: bool = False  # noise and batches that do not repeat
+
+
+@dataclass
+class PrivateCohort(Cohort):
+    """A cohort whose gradients are private; whatever else would look at examples is refused."""
+
+    guard: Guard | None = None
+    batch_size: int = 1  # of the steps that are asked for
+
+    @property
+    def _guard(self) -> Guard:
+        assert self.guard is not None
+        return self.guard
+
+    def grad(self, theta: Tensor, batch: Batch, out: Tensor | None = None) -> Tensor:
+        guard = self._guard
+        at = theta if self.draw is None else self.draw(theta)
+        grad, loss = self.oracle.clipped(at, batch.inputs, batch.targets, batch.weights, guard.clip, out)
+        self.counted.loss[: len(loss)].add_(loss)
+        self.counted.steps[: len(loss)].add_(1)
+        noise = self._noise.fill(torch.empty_like(grad))
+        grad.add_(noise, alpha=guard.noise * guard.clip)
+        grad.div_(self.num_examples[: len(grad)].clamp_max(self.batch_size).unsqueeze(1))
+        return grad if self.turn is None else self.turn(theta, grad, batch)
+
+    @cached_property
+    def _noise(self) -> Normal:
+        return self.noise("privacy")
+
+    def keys(self, purpose: str) -> list[int]:
+        """With the system's randomness nobody can draw again what hides examples."""
+        if self._guard.system and purpose in ("privacy", "order"):
+            return [int.from_bytes(os.urandom(8), "little") >> 1 for _ in self.ids]
+        if purpose == "privacy":  # never common: two clients' noise must not be the same
+            streams = self.task.streams
+            return [key(streams.seed, purpose, self.round, client) for client in self.ids]
+        return super().keys(purpose)
+
+    def _table(self, epochs: int, batch_size: int) -> tuple[Tensor, Tensor]:
+        """With Poisson sampling as many batches as in the epochs, each with every example by chance."""
+        self.batch_size = batch_size
+        if not self._guard.poisson:
+            return super()._table(epochs, batch_size)
+        steps = self.steps(epochs, batch_size).tolist()
+        drawn = [
+            self._drawn(seed, count, client, batch_size)
+            for seed, count, client in zip(self.keys("order"), steps, self.ids, strict=True)
+        ]
+        width = max(1, max(len(batch) for batches in drawn for batch in batches))
+        table = torch.zeros(max(steps), len(self.ids), width, dtype=torch.int64)
+        real = torch.zeros(max(steps), len(self.ids), dtype=torch.int64)
+        for row, (client, batches) in enumerate(zip(self.ids, drawn, strict=True)):
+            own = self.task.shards.of_client(client)
+            table[:, row] = own[0]
+            for step, batch in enumerate(batches):
+                table[step, row, : len(batch)] = own[batch]
+                real[step, row] = len(batch)
+        return table, real
+
+    def _drawn(self, seed: int, steps: int, client: int, batch_size: int) -> list[Tensor]:
+        size = int(self.task.num_examples[client])
+        chance = torch.rand(steps, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        return [row.nonzero().squeeze(1) for row in chance < batch_size / size]
+
+    def _refuse(self) -> NoReturn:
+        raise ValueError(
+            "privacy.level=example: this method or solver looks at a client's examples other than by clipped "
+            "gradients; use local=sgd, adam or ivon with a method that only runs its solver"
+        )
+
+    def loss(self, theta: Tensor, batch: Batch) -> Tensor:
+        self._refuse()
+
+    def full_loss(self, theta: Tensor) -> Tensor:
+        self._refuse()
+
+    def full_grad(self, theta: Tensor) -> Tensor:
+        self._refuse()
+
+    def everything(self, batch_size: int = 1024) -> Iterator[Batch]:
+        self._refuse()
+
+    def part(self, rows: Tensor, member: int = 0) -> Cohort:
+        self._refuse()
+
+
+def guarded(guard: Guard | None) -> Callable[..., Cohort]:
+    """How cohorts are made: with a guard, or plain."""
+    if guard is None:
+        return Cohort
+    return partial(PrivateCohort, guard=guard)

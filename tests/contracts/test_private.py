@@ -1,0 +1,121 @@
+"""Noise keeps the engine's promise: the same bits on any number of ranks and after a stop; and a budget ends a run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedddp.rounds import accounting
+from fedddp.runs import config as configuration
+from fedddp.runs.records import read_metrics
+from tests.small import METHODS, MODELS, fresh, run, settings
+
+pytestmark = pytest.mark.skipif(bool(accounting.available()), reason=accounting.available())
+CLIENT = ["privacy.level=client", "privacy.clip.all=1", "privacy.noise=1", "privacy.delta=0.01"]
+EXAMPLE = ["privacy.level=example", "privacy.clip.gradient=1", "privacy.noise=1"]
+POISSON = "privacy.sampling=poisson"
+CASES = {
+    "clients": ("fedavg", CLIENT),
+    "some clients, a clip that adapts": (
+        "fedadam",
+        [*CLIENT, POISSON, "federation.participation=0.8", "privacy.quantile=0.5"],
+    ),
+    "clients, in shares": ("fedavg", [*CLIENT, "exchange.secure=rank", "exchange.range.all=1"]),
+    "examples": ("fedavg", EXAMPLE),
+    "examples by chance": ("bayes_admm", [*EXAMPLE, POISSON, "federation.participation=0.6"]),
+}
+
+
+def load(case, *more):
+    method, words = CASES[case]
+    model = "conv" if case == "examples" else "mlp"
+    return configuration.load(None, settings(method, *MODELS[model], *words, *more))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_bits_on_any_number_of_ranks_and_after_a_stop(worlds, tmp_path, case):
+    config = load(case, "checkpoint.every=1")
+    whole = worlds(1).run(run, config, fresh(tmp_path, "whole"))[0]
+    assert worlds(4).run(run, config, fresh(tmp_path, "four"))[0]["checksum"] == whole["checksum"]
+    folder = fresh(tmp_path, "parts")
+    assert worlds(3).run(run, config, folder, False, 2) == [None] * 3
+    resumed = worlds(2).run(run, config, folder, True)[0]
+    assert resumed["checksum"] == whole["checksum"]
+    assert resumed["epsilon"] == whole["epsilon"] > 0  # a round that is repeated is the same release
+    for record in read_metrics(Path(folder) / "metrics.jsonl"):
+        assert record["train_loss"] is None
+        assert record["epsilon"] > 0
+
+
+def test_the_systems_noise_does_not_repeat_and_a_repeated_round_is_paid_for(exchange, tmp_path, capsys):
+    config = load("clients", "privacy.randomness=system", "checkpoint.every=1")
+    sums = {run(config, fresh(tmp_path, str(number)))["checksum"] for number in range(2)}
+    assert len(sums) == 2
+    folder = fresh(tmp_path, "stopped")
+    assert run(config, folder, False, 2) is None  # two rounds, of which the checkpoint has one
+    resumed = run(config, folder, True)
+    assert resumed["privacy"]["rounds"] == 4
+    Path(folder, "privacy.json").unlink()
+    with pytest.raises(RuntimeError, match=r"privacy.json: is missing, and with it what was spent"):
+        run(config, folder, True)
+
+
+def test_a_run_ends_before_its_budget_is_over(exchange, tmp_path):
+    first = run(load("clients", "federation.rounds=1"), fresh(tmp_path, "one"))["epsilon"]
+    config = load("clients", f"privacy.epsilon={2.1 * first}", "federation.rounds=6")
+    folder = fresh(tmp_path, "run")
+    ended = run(config, folder)
+    assert 0 < ended["rounds"] < 6
+    assert ended["epsilon"] <= 2.1 * first
+    assert json.loads(Path(folder, "privacy.json").read_text())["rounds"] == ended["rounds"]
+    again = run(config, folder, True)
+    assert (again["checksum"], again["epsilon"]) == (ended["checksum"], ended["epsilon"])
+
+
+def test_a_budget_gives_the_noise(exchange, tmp_path):
+    words = [word for word in EXAMPLE if "noise" not in word]
+    ended = run(settings("fedavg", *MODELS["mlp"], *words, POISSON, "privacy.epsilon=3"), fresh(tmp_path, "run"))
+    assert 2.9 < ended["epsilon"] <= 3
+    assert ended["rounds"] == 3
+
+
+PRIVATE = [
+    "bayes_admm",
+    "bregman_admm",
+    "centralized",
+    "fedadagrad",
+    "fedadam",
+    "fedadmm",
+    "fedavg",
+    "fedavgm",
+    "feddyn",
+]
+PRIVATE += ["federated_admm", "fedgvi", "fedlap", "fedprox", "fedyogi", "pvi"]
+
+
+@pytest.mark.parametrize("method", PRIVATE)
+def test_who_says_that_its_clients_only_run_their_solver_looks_at_nothing_else(exchange, tmp_path, method):
+    words = settings(method, *MODELS["mlp"], *EXAMPLE, "federation.rounds=2")
+    assert run(words, fresh(tmp_path, method))["epsilon"] > 0
+
+
+@pytest.mark.parametrize("method", sorted({*METHODS} - {*PRIVATE}))
+def test_another_method_is_refused_with_the_reason(exchange, tmp_path, method):
+    words = settings(method, *MODELS["mlp"], *EXAMPLE)
+    with pytest.raises(ValueError, match=r"not for (method|local)="):
+        run(words, fresh(tmp_path, method))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([*EXAMPLE, "federation.streams=common"], "cannot be had with federation.streams"),
+        ([*EXAMPLE, "federation.autocast=bf16"], "cannot be had with federation.autocast"),
+        ([*CLIENT, "exchange.compress=bf16"], "goes with exchange.compress=none"),
+        ([*CLIENT, "federation.participation=0.5", "privacy.accountant=pld"], "cannot account for a fixed number"),
+        ([*CLIENT, POISSON, "federation.participation=0.2"], "no client at all is drawn"),
+    ],
+)
+def test_what_would_not_be_as_private_as_said_is_refused(exchange, tmp_path, words, said):
+    with pytest.raises(ValueError, match=said):
+        run(settings("fedavg", *MODELS["mlp"], *words), fresh(tmp_path, "run"))
