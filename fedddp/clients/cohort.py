@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from fedddp.clients.augment import Crops
 from fedddp.clients.dropout import Masks
 from fedddp.clients.feed import examples, feed, send
 from fedddp.clients.graphs import Graphs, Now, Work, rows_of
@@ -194,7 +195,9 @@ class Cohort:
     ) -> None:
         """Every step of the epochs, on the rows at work of work.state, in place; `watch` sees them after each."""
         schedule = self._schedule(epochs, batch_size)
-        if self.graphs is not None and work.same is not None:
+        if (
+            self.graphs is not None and work.same is not None and not self.task.data.augment
+        ):  # recorded steps cut nothing
             self.graphs.run(self, work, schedule, watch)
             return
         here, last = work.state, -1
@@ -222,8 +225,10 @@ class Cohort:
 
     def _batches(self, schedule: Schedule) -> Iterator[Batch]:
         take = feed(self.task, schedule.table, schedule.working)
+        crops = Crops(self.task, self.send(torch.tensor(self.keys("augment")))) if self.task.data.augment else None
         for step, rows in enumerate(schedule.working):
             inputs, targets = take(step, rows)
+            inputs = inputs if crops is None else crops(inputs, step)
             short = schedule.short(step)
             weights, own = (schedule.weights[step, :rows], schedule.counts[step][:rows]) if short else (None, None)
             yield Batch(inputs, targets, weights, own)

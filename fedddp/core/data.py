@@ -86,6 +86,7 @@ class Dataset:
     scale: Tensor | float = 1.0  # broadcast against one input
     shift: Tensor | float = 0.0
     validation: Examples | None = None  # held out at the server
+    augment: bool = False  # whether training pictures are cut anew in every step (fedddp/clients/augment.py)
     tokens: bool = False  # integer inputs that stay integers
     label_names: tuple[str, ...] = ()
     client_names: tuple[str, ...] = ()  # of the natural clients, by their number

@@ -10,6 +10,7 @@ from fedddp.core.check import check
 from fedddp.core.data import Dataset, Examples, Source
 from fedddp.core.rng import stream
 
+AUGMENTS = ("none", "crops")
 PIXELS = ("0-255", "0-1", "standardised", "mnist")
 MNIST = (0.1307, 0.3081)  # mean and deviation of MNIST's pixels from 0 to 1, which some scale other pictures with
 
@@ -52,13 +53,21 @@ class Subset(Source, extends=True):
 
 class Images(Subset, extends=True):
     pixels: str = "0-1"  # values of pixels: 0-1, 0-255 as stored, standardised (channel by channel), or mnist's own
+    augment: str = "none"  # what happens to training pictures in every step: none, or crops (random crops and flips)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check("data.pixels", self.pixels, self.pixels in PIXELS, " or ".join(PIXELS))
+        check("data.augment", self.augment, self.augment in AUGMENTS, " or ".join(AUGMENTS))
 
     def dataset(self, train: Examples, test: Examples, classes: int, **more: Any) -> Dataset:
         data = super().dataset(train, test, classes, **more)
+        if self.augment == "crops":
+            if data.train.inputs.dim() < 3:
+                raise ValueError(
+                    "data.augment=crops: needs pictures, and these inputs are rows of numbers; choose none"
+                )
+            data = replace(data, augment=True)
         if self.pixels == "0-255":
             return data
         if self.pixels == "0-1":

@@ -69,6 +69,8 @@ def name_of(local: Descent, cohort: Cohort, start: Tensor) -> str:
     solver = (type(local).__module__, local, local.rate(cohort))
     digest.update(repr((solver, str(task.module), _sources(task.module), type(task.objective).__name__, how)).encode())
     digest.update(repr(cohort.keys("order")).encode())
+    if task.data.augment:
+        digest.update(repr(cohort.keys("augment")).encode())
     for client in cohort.ids:
         index = task.shards.of_client(client)
         inputs, targets = task.data.train.inputs[index], task.data.train.targets[index]
