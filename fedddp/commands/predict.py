@@ -13,13 +13,19 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trust", action="store_true", help="import the run's own model, if it is not built in")
     parser.add_argument("--out", type=Path, required=True, metavar="P.npz")
     parser.add_argument("--samples", type=int, default=32, help="of the posterior; 0: its mean alone (default: 32)")
+    parser.add_argument(
+        "--coverage",
+        type=float,
+        metavar="SHARE",
+        help="also sets of classes that hold the true one so often (a run with evaluation.calibration)",
+    )
 
 
 def call(arguments: argparse.Namespace) -> int:
     import numpy as np
     import torch
 
-    from fedddp.runs.predict import load, predict
+    from fedddp.runs.predict import load, predict, with_sets
 
     if arguments.samples < 0:
         raise ValueError(f"--samples {arguments.samples}: must be at least 0")
@@ -32,7 +38,13 @@ def call(arguments: argparse.Namespace) -> int:
     if "inputs" not in stored and len(stored) != 1:
         raise ValueError(f"{arguments.inputs}: holds {', '.join(stored) or 'nothing'}; name the array `inputs`")
     inputs = stored.get("inputs", next(iter(stored.values())))
-    found = predict(trained, torch.from_numpy(inputs), arguments.samples)
+    given, samples, coverage = torch.from_numpy(inputs), arguments.samples, arguments.coverage
+    if coverage is None:
+        found = predict(trained, given, samples)
+    else:
+        found = with_sets(trained, arguments.run, given, samples, coverage)
+        size = float(found["sets"].sum(1).double().mean())
+        print(f"sets of {size:.2f} classes on average, for a coverage of {coverage:g}")
     arrays: dict[str, Any] = {name: value.numpy() for name, value in found.items()}
     np.savez(arguments.out, **arrays)
     print(f"{len(inputs)} predictions: {', '.join(found)} in {arguments.out}")

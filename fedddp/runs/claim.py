@@ -21,6 +21,7 @@ OURS = (
     NAME,
     "metrics.jsonl",
     "client_metrics.jsonl",
+    "calibration.json",
     "summary.json",
     "pictures.json",
     "clients.json",

@@ -9,6 +9,7 @@ from fedddp.core.task import Task
 from fedddp.data._settings import Subset
 from fedddp.rounds.federate import Federation
 from fedddp.runs.by_client import ByClient
+from fedddp.runs.calibrate import Calibration
 from fedddp.runs.config import Config
 from fedddp.runs.evaluate import Evaluator
 from fedddp.runs.parts import Parts
@@ -20,6 +21,23 @@ def make_evaluator(config: Config, federation: Federation) -> Evaluator:
     wanted, task = config.evaluation, federation.task
     ood = other_data(wanted.ood, task, _root(config.data))
     return Evaluator(federation, wanted.samples, ood, make_by_client(config, federation))
+
+
+def make_calibration(config: Config, evaluator: Evaluator) -> Calibration | None:
+    """What calibrates the final model, where that is wanted."""
+    share, task = config.evaluation.calibration, evaluator.federation.task
+    if not share:
+        return None
+    if evaluator.judged_by_own:
+        raise ValueError(
+            f"evaluation.calibration={share}: not for method={config.title('method')}, whose clients have models of "
+            "their own; leave it 0"
+        )
+    if not isinstance(task.objective, CrossEntropy) or isinstance(task.objective, NextToken):
+        raise ValueError(f"evaluation.calibration={share}: needs one class for each example; leave it 0")
+    seed = config.seed_of("split")
+    parts = evaluator.by_client.parts if evaluator.by_client else Parts.of(task, seed)
+    return Calibration(evaluator, parts, share, seed)
 
 
 def make_by_client(config: Config, federation: Federation) -> ByClient | None:

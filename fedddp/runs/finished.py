@@ -14,6 +14,7 @@ from fedddp.core.gaussian import Family, family_of
 from fedddp.core.params import Layout
 from fedddp.core.rng import stream
 from fedddp.runs import predict as prediction
+from fedddp.runs.calibrate import FILE as CALIBRATION
 from fedddp.runs.claim import read_config
 from fedddp.runs.metrics import read_metrics
 from fedddp.runs.table import Table, read_tables
@@ -132,6 +133,11 @@ class Run:
         return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
 
     @cached_property
+    def calibration(self) -> dict[str, Any]:
+        """What a run with evaluation.calibration learned of its answers (docs/clients.md)."""
+        return _read(self.folder / CALIBRATION)
+
+    @cached_property
     def trained(self) -> prediction.Trained:
         return prediction.load(self.folder, self.trust, self.module)
 
@@ -148,9 +154,13 @@ class Run:
         trained = self.trained
         return None if trained.lam is None else Posterior(trained.lam, trained.task.layout)
 
-    def predict(self, inputs: Any, samples: int = 32) -> dict[str, Tensor]:
+    def predict(self, inputs: Any, samples: int = 32, coverage: float | None = None) -> dict[str, Tensor]:
         """For inputs as the run's data stores them: probabilities, their entropy, and mutual_information.
 
-        Averaged over samples of the posterior, the members of the ensemble, or the one model that there is.
+        Averaged over samples of the posterior, the members of the ensemble, or the one model that there is. With
+        `coverage`, of a run with evaluation.calibration, also `sets` of classes that hold the true one so often, and
+        `tempered` probabilities.
         """
+        if coverage is not None:
+            return prediction.with_sets(self.trained, self.folder, torch.as_tensor(inputs), samples, coverage)
         return prediction.predict(self.trained, torch.as_tensor(inputs), samples)

@@ -26,12 +26,14 @@ from fedddp.rounds.solver import Nothing
 from fedddp.rounds.store import ClientStore
 from fedddp.runs import footprint, lock, summary
 from fedddp.runs.build import make_federation, make_task, measure_width
+from fedddp.runs.calibrate import FILE as CALIBRATION
+from fedddp.runs.calibrate import Calibration
 from fedddp.runs.claim import claim, origin, write_config
 from fedddp.runs.clients import called, clients, split
 from fedddp.runs.config import Config
 from fedddp.runs.confusion import confusion
 from fedddp.runs.evaluate import Evaluated, Evaluator
-from fedddp.runs.evaluators import make_evaluator
+from fedddp.runs.evaluators import make_calibration, make_evaluator
 from fedddp.runs.histograms import histograms
 from fedddp.runs.pace import Pace
 from fedddp.runs.posterior import export
@@ -116,6 +118,7 @@ class Job:
         privacy = make_privacy(self.config, task, self.exchange)
         federation = make_federation(self.config, task, self.exchange, told.get("cost", ()), place, privacy)
         evaluator = make_evaluator(self.config, federation)
+        calibration = make_calibration(self.config, evaluator)
         server, done = self._restore(federation, self.last, told)
         self.ledger = Ledger.open(privacy, self.folder, self.exchange, done) if privacy is not None else None
         recorder = self._open(task, done) if self.exchange.rank == 0 else None
@@ -127,7 +130,7 @@ class Job:
         if done:
             self._say(recorder, f"{self.folder}: goes on after round {done} of {task.rounds}")
         try:
-            ended = self._rounds(evaluator, server, done, recorder)
+            ended = self._rounds(evaluator, server, done, recorder, calibration)
         except BaseException:
             if recorder is not None:
                 recorder.close(failed=True)
@@ -154,7 +157,14 @@ class Job:
             recorder.say(f"{wrong}; it is made from the checkpoint and metrics.jsonl")
         return recorder
 
-    def _rounds(self, evaluator: Evaluator, server: Any, done: int, recorder: Recorder | None) -> dict[str, Any] | None:
+    def _rounds(
+        self,
+        evaluator: Evaluator,
+        server: Any,
+        done: int,
+        recorder: Recorder | None,
+        calibration: Calibration | None = None,
+    ) -> dict[str, Any] | None:
         federation, pace = evaluator.federation, Pace(self.config.checkpoint.every, self.config.checkpoint.share)
         rounds = federation.task.rounds
         for number in range(done, rounds):
@@ -194,9 +204,13 @@ class Job:
             if report.stop and finished < rounds:
                 self._say(recorder, f"stopped after round {finished} of {rounds}; go on with --resume")
                 return None
-        if done < rounds or self._pictures_lost():
+        if done < rounds or self._lost("pictures.json"):
             draw = self.config.evaluation.histograms > 0 and done < rounds
             self._pictures(evaluator, server, recorder, draw)
+        if calibration is not None and (done < rounds or self._lost(CALIBRATION)):
+            learned = calibration(server, rounds)
+            if recorder is not None:
+                files.write_record(self.folder / CALIBRATION, learned)
         return self._finish(evaluator, server, rounds)
 
     def _warn(self, recorder: Recorder | None, finished: int, nll: float) -> None:
@@ -231,9 +245,9 @@ class Job:
         found = evaluator(server, finished, report)
         return found._replace(metrics=found.metrics | {"seconds_evaluate": time.perf_counter() - start})
 
-    def _pictures_lost(self) -> bool:
-        """Whether the numbers behind a finished run's pictures must be made again, by all ranks."""
-        wrong = damaged(self.folder / "pictures.json") if self.exchange.rank == 0 else ""
+    def _lost(self, name: str) -> bool:
+        """Whether a finished run's record must be made again, by all ranks."""
+        wrong = damaged(self.folder / name) if self.exchange.rank == 0 else ""
         if wrong:
             self._say(None, f"{wrong}; it is made anew")
         return self.exchange.agree([int(bool(wrong))]) == [1]

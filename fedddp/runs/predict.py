@@ -21,7 +21,9 @@ from fedddp.core.rng import Streams
 from fedddp.core.shards import Shards
 from fedddp.core.task import Task
 from fedddp.rounds.checkpoint import digest, load_tensors
+from fedddp.runs.calibrate import FILE as CALIBRATION
 from fedddp.runs.claim import read_config
+from fedddp.runs.conformal import sets, temper, threshold
 from fedddp.runs.own import find
 from fedddp.runs.posterior import Samples, entropy
 from fedddp.runs.predictions import Models
@@ -114,6 +116,31 @@ def _build(given: dict[str, Any], folder: Path, trust: bool, shape: tuple[int, .
     model: Model
     model, _ = typed("model", kind, own)
     return model.build(shape, outputs)
+
+
+def with_sets(trained: Trained, folder: Path, inputs: Tensor, samples: int, coverage: float) -> dict[str, Tensor]:
+    """Beside `predict`'s: `sets` [N, classes], which hold the true class as often as asked, and tempered probabilities.
+
+    By what the run learned with evaluation.calibration, for the model and the number of samples that it was learned of.
+    """
+    try:
+        learned = read_record(folder / CALIBRATION)
+    except FileNotFoundError:
+        raise ValueError(
+            f"{folder}: no {CALIBRATION} there, so coverage is unknown; run it with evaluation.calibration=0.5"
+        ) from None
+    sampled = trained.lam is not None and samples > 0
+    if sampled and samples != learned["samples"]:
+        remedy = f"take {learned['samples']}, or 0 for its mean alone"
+        raise ValueError(f"samples={samples}: the run was calibrated with {learned['samples']} samples; {remedy}")
+    kind = learned["kinds"]["averaged" if sampled else "point"]
+    counts = torch.zeros(kind["bins"], dtype=torch.long)
+    places, held = torch.tensor(kind["scores"], dtype=torch.long).reshape(-1, 2).T
+    counts[places] = held
+    found = predict(trained, inputs, samples)
+    found["sets"] = sets(found["probabilities"], threshold(counts, kind["clients"], coverage))
+    found["tempered"] = temper(found["probabilities"], kind["temperature"])
+    return found
 
 
 def predict(trained: Trained, inputs: Tensor, samples: int = 32) -> dict[str, Tensor]:

@@ -110,6 +110,7 @@ class EvaluationSettings:
     clients: str = "none"  # none; or server: also judge the server's model on each client's own part of the test set
     personal: int = 0  # epochs of local work that make the server's model each client's own, to judge it too; 0: none
     personal_share: float = 1.0  # how far a client's posterior moves from the server's to its own fit, in (0, 1]
+    calibration: float = 0.0  # share of each client's test part that calibrates the final model, in [0, 1); 0: none
     alone: str = ""  # folder of a run of method=local, to tell what share of the clients is worse off than alone
     histograms: int = 10  # rounds between two histograms in TensorBoard; 0: none, and no pictures
 
@@ -120,6 +121,7 @@ class EvaluationSettings:
         if self.ood and not is_path(self.ood) and self.ood not in registry.names("data"):
             raise ValueError(f"evaluation.ood={shown(self.ood)}: unknown; {hint(self.ood, registry.names('data'))}")
         check("evaluation.clients", self.clients, self.clients in CLIENTS, " or ".join(CLIENTS))
+        check("evaluation.calibration", self.calibration, 0 <= self.calibration < 1, "in [0, 1)")
         fine = self.personal >= 0 and (self.personal == 0 or self.clients != "none")
         check("evaluation.personal", self.personal, fine, "at least 0, and above 0 only with evaluation.clients=server")
         check("evaluation.personal_share", self.personal_share, 0 < self.personal_share <= 1, "in (0, 1]")
