@@ -56,5 +56,5 @@ class Method(method.Method[Server, Clients]):
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         return Server(total["theta"])
 
-    def own_models(self, clients: Clients) -> Tensor:
+    def own_models(self, server: Server, clients: Clients) -> Tensor:
         return clients.own

@@ -56,5 +56,5 @@ class Method(SiteMethod[Clients]):
         mean, square = first.lerp(total["first"], self.beta), second.lerp(total["second"], self.beta)
         return Server(RULE.whole(self.family, mean, square), server.sites)
 
-    def own_models(self, clients: Clients) -> Tensor:
+    def own_models(self, server: Server, clients: Clients) -> Tensor:
         return self.family.mean(clients.lam)

@@ -108,8 +108,8 @@ class Compressed(Method[Any, Clients, Any]):
     def posterior(self, server: Any) -> Tensor | None:
         return self.method.posterior(server)
 
-    def own_models(self, clients: Clients) -> Tensor | None:
-        return self.method.own_models(clients.method)
+    def own_models(self, server: Any, clients: Clients) -> Tensor | None:
+        return self.method.own_models(server, clients.method)
 
     def duals(self, clients: Clients) -> Tensor | None:
         return self.method.duals(clients.method)

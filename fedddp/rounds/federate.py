@@ -310,9 +310,9 @@ class Federation:
         if improper := self.method.improper(server):
             raise Diverged(f"round {number + 1}: {registry.name_of(self.method)}: {improper}")
 
-    def own_models(self) -> Tensor | None:
+    def own_models(self, server: Any) -> Tensor | None:
         """[n, P] of the clients at home here, where the method is judged by them."""
-        return self.method.own_models(self.store.memory)
+        return self.method.own_models(server, self.store.memory)
 
     def check_equal(self, server: Any, number: int) -> None:
         """All ranks hold the same server state, or the run stops."""

@@ -101,7 +101,7 @@ class Method(Contract, Generic[S, C, L], extends=True):
         """The natural parameters of a Gaussian over parameters, where the method has one."""
         return None
 
-    def own_models(self, clients: C) -> Tensor | None:
+    def own_models(self, server: S, clients: C) -> Tensor | None:
         """[C, P] where a run is judged by each client's own model rather than the server's."""
         return None
 

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,8 @@ from fedddp.rounds.cost import Cost
 from fedddp.rounds.federate import Federation
 from fedddp.rounds.fit_cache import Cached
 from fedddp.rounds.iterative import Descent
+from fedddp.rounds.method import Method
+from fedddp.rounds.personal_layers import PersonalSettings, personalised
 from fedddp.rounds.plan import Plan, default_width
 from fedddp.rounds.privacy import ranges
 from fedddp.rounds.secrecy import Secrecy, public_ranges
@@ -110,10 +113,12 @@ def make_federation(
     plan = make_plan(config, task, exchange.world_size, measured)
     ids = plan.at_home(exchange.rank)
     task = place_data(task, ids, place or config["data.place"])
-    method = compressed(config.method, config.exchange, config.title("method"))
+    method = make_method(config, task)
     privacy = privacy or make_privacy(config, task, exchange)
     seed, guard = config.seed_of("federation"), None
     if privacy is not None:
+        if config["method.personal"]:
+            raise ValueError("method.personal: not with privacy, which is about gradients of the whole model")
         method, seed, guard = privacy.wrapped(config, method, task), privacy.seed(seed), privacy.guard
     return Federation(
         task=task,
@@ -134,6 +139,17 @@ def make_federation(
         skip_bad=config.federation.on_bad_client == "skip",
         waits=config.federation.rows,
     )
+
+
+def make_method(config: Config, task: Task) -> Method[Any, Any, Any]:
+    """The method; with less to send, and with layers of each client's own, where that is wanted."""
+    name = config.title("method")
+    wanted = PersonalSettings(**{own.name: config[f"method.{own.name}"] for own in fields(PersonalSettings)})
+    if wanted.personal and type(config.method).own_models is not Method.own_models:
+        raise ValueError(
+            f"method.personal: not for method={name}, whose clients have models of their own; leave it out"
+        )
+    return personalised(compressed(config.method, config.exchange, name), wanted, task)
 
 
 def make_secrecy(config: Config, task: Task, plan: Plan, own: dict[str, float]) -> Secrecy:

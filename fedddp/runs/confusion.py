@@ -16,7 +16,7 @@ def confusion(evaluator: Evaluator, server: Any) -> dict[str, Any]:
     """A row for each true class, a column for each predicted one; {} where there are no classes, or too many."""
     task, exchange = evaluator.federation.task, evaluator.federation.exchange
     fits = isinstance(task.objective, CrossEntropy) and not isinstance(task.objective, NextToken)
-    if not fits or evaluator.federation.own_models() is not None or not 1 < task.data.classes <= MOST:
+    if not fits or evaluator.judged_by_own(server) or not 1 < task.data.classes <= MOST:
         return {}
     models, size = evaluator.point(server), task.data.classes
     chunks = in_chunks(task, task.data.test)

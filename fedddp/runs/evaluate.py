@@ -38,9 +38,9 @@ class Evaluator:
     ood: Examples | None = None
     by_client: ByClient | None = None
 
-    @property
-    def judged_by_own(self) -> bool:
-        return self.federation.own_models() is not None
+    def judged_by_own(self, server: Any) -> bool:
+        """Whether a run is judged by each client's own model."""
+        return self.federation.own_models(server) is not None
 
     def __call__(self, server: Any, finished: int, report: Report | None = None) -> Evaluated:
         """`report`: of the round, which tells losses before and after local work."""
@@ -48,13 +48,13 @@ class Evaluator:
         if (held := self.federation.task.data.validation) is not None:
             chosen, _ = self._metrics(server, finished, held)
             found |= {f"validation_{name}": value for name, value in chosen.items()}
-        if self.ood is not None and not self.judged_by_own:
+        if self.ood is not None and not self.judged_by_own(server):
             for prefix, models in self.kinds(server, finished).items():
                 inside, outside = (self._entropies(models, e) for e in (self.federation.task.data.test, self.ood))
                 found[f"{prefix}ood_auroc"] = auroc(inside, outside)
         if self.by_client is None:
             return Evaluated(found, None)
-        if not self.judged_by_own:
+        if not self.judged_by_own(server):
             columns |= self.by_client.made_personal(server, finished, self.samples)
         table = self.by_client.table(columns, report)
         return Evaluated(found | table.numbers(self.by_client.alone), table)
@@ -74,7 +74,7 @@ class Evaluator:
     def pictures(self, server: Any, finished: int) -> tuple[dict[str, dict[str, list[float]]], dict[str, Tensor]]:
         """How sure the model is: numbers for reliability diagrams, and the entropy of every test prediction."""
         task, exchange = self.federation.task, self.federation.exchange
-        if self.judged_by_own or not isinstance(task.objective, CrossEntropy):
+        if self.judged_by_own(server) or not isinstance(task.objective, CrossEntropy):
             return {}, {}
         kinds = self.kinds(server, finished)
         bins = {f"{prefix}reliability": reliability(task, exchange, models) for prefix, models in kinds.items()}
@@ -89,7 +89,7 @@ class Evaluator:
     ) -> tuple[dict[str, float], dict[str, Tensor]]:
         """On all examples; and, from the same predictions, on each client's part of them."""
         task, exchange = self.federation.task, self.federation.exchange
-        own = self.federation.own_models()
+        own = self.federation.own_models(server)
         if own is not None:
             columns = {} if by_client is None else by_client.own(own)
             if by_client is not None:  # the server's model beside them

@@ -28,7 +28,7 @@ def make_calibration(config: Config, evaluator: Evaluator) -> Calibration | None
     share, task = config.evaluation.calibration, evaluator.federation.task
     if not share:
         return None
-    if evaluator.judged_by_own:
+    if evaluator.judged_by_own(evaluator.federation.method.init_server(task)):
         raise ValueError(
             f"evaluation.calibration={share}: not for method={config.title('method')}, whose clients have models of "
             "their own; leave it 0"

@@ -20,6 +20,7 @@ from fedddp.core.registry import SECTIONS
 from fedddp.core.rng import STREAMS
 from fedddp.core.settings import kinds, settled
 from fedddp.rounds.compression import ExchangeSettings
+from fedddp.rounds.personal_layers import PersonalSettings
 from fedddp.rounds.privacy import PrivacySettings
 from fedddp.rounds.store import PLACES
 
@@ -179,9 +180,14 @@ class ModelExtra:
     loss: str = "auto"  # auto: as the data's targets are; or the name of a loss that fits them
 
 
-BESIDE: dict[str, type[Any]] = {"data": DataExtra, "split": SplitExtra, "model": ModelExtra}
+BESIDE: dict[str, type[Any]] = {
+    "data": DataExtra,
+    "split": SplitExtra,
+    "model": ModelExtra,
+    "method": PersonalSettings,
+}
 EXTRA: dict[str, dict[str, Any]] = {  # keys beside the class's own, and their defaults
-    section: {own.name: own.default for own in fields(schema)} for section, schema in BESIDE.items()
+    section: {own.name: getattr(schema(), own.name) for own in fields(schema)} for section, schema in BESIDE.items()
 }
 
 
@@ -253,6 +259,10 @@ def beside(section: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if "place" in found:
         found["place"] = settled(f"{section}.place", str, found["place"])
         check(f"{section}.place", found["place"], found["place"] in DATA_PLACES, " or ".join(DATA_PLACES))
+    if "personal" in found:
+        typed_ = {"personal": list[str], "personal_lr": float, "personal_epochs": int}
+        found = {key: settled(f"{section}.{key}", typed_[key], value) for key, value in found.items()}
+        PersonalSettings(**found)
     if "unseen" in found:
         found["unseen"] = settled(f"{section}.unseen", int, found["unseen"])
         check(f"{section}.unseen", found["unseen"], found["unseen"] >= 0, "at least 0")

@@ -1,0 +1,256 @@
+"""Layers that each client keeps for itself: method.personal=[names], around any method (FedPer, FedRep).
+
+    FedPer (Arivazhagan et al. 2019)   own_k <- own_k - lr gradient_own      in every local step, beside the solver's
+    FedRep (Collins et al. 2021)       own_k <- personal_epochs of such steps alone, then the rest with own_k fixed
+
+The method and the solver see a model that has the shared parameters only, so what they send, add up and remember has no
+others: own_k [Q] is client memory, kept, resumed and resharded like all of it, and never sent. Gradients and losses are
+those of the whole model, with each client's own layers put in. A method that looks into the model itself cannot have
+them and says so. Reconstructed from the definitions.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedddp.clients.cohort import Batch, Cohort
+from fedddp.clients.oracle import NO_MASKS, Oracle
+from fedddp.core.check import check, check_count, hint, shown
+from fedddp.core.params import Layout
+from fedddp.core.rng import key
+from fedddp.core.task import Task
+from fedddp.exchange.messages import Message, Totals
+from fedddp.rounds.iterative import Iterative
+from fedddp.rounds.method import Method, Phase
+
+
+@dataclass
+class PersonalSettings:
+    """Keys of the section method beside a method's own."""
+
+    personal: list[str] = field(default_factory=list)  # layers (names) that each client keeps for itself, never sent
+    personal_lr: float = 0.0  # learning rate of their plain gradient steps, at least 0; 0: local.lr
+    personal_epochs: int = 0  # epochs that they are trained alone, before the rest with them fixed; 0: together
+
+    def __post_init__(self) -> None:
+        check("method.personal_lr", self.personal_lr, self.personal_lr >= 0, "at least 0")
+        check_count("method.personal_epochs", self.personal_epochs, least=0)
+
+
+class Clients(NamedTuple):
+    method: Any  # what the method's clients remember
+    own: Tensor  # [C, Q] the parameters of their own layers
+
+
+@dataclass(frozen=True)
+class Division:
+    """Which of the model's parameters are shared, and which each client's own."""
+
+    shared: Tensor  # [P - Q] places in the whole vector
+    own: Tensor  # [Q]
+    layout: Layout  # of the shared ones
+
+    @classmethod
+    def of(cls, layout: Layout, names: Sequence[str]) -> "Division":
+        for name in names:
+            if not any(_begins(parameter, name) for parameter in layout.names):
+                layers = {parameter.rpartition(".")[0] or parameter for parameter in layout.names}
+                raise ValueError(f"method.personal={shown(name)}: no layer of the model; {hint(name, layers)}")
+        mine = [any(_begins(parameter, name) for name in names) for parameter in layout.names]
+        if all(mine):
+            raise ValueError("method.personal: names all of the model, so nothing is shared; method=local is that")
+        places, kept = layout.slices(), [n for n, own in zip(layout.names, mine, strict=True) if not own]
+        shapes = dict(zip(layout.names, layout.shapes, strict=True))
+        index = {n: torch.arange(places[n].start, places[n].stop) for n in layout.names}
+        own = torch.cat([index[n] for n, one in zip(layout.names, mine, strict=True) if one])
+        return cls(torch.cat([index[n] for n in kept]), own, Layout(tuple(kept), tuple(shapes[n] for n in kept)))
+
+    def join(self, theta: Tensor, own: Tensor) -> Tensor:
+        """[c, P] of shared and own parameters."""
+        whole = theta.new_empty(*own.shape[:-1], len(self.shared) + len(self.own))
+        whole[..., self.shared] = theta.expand(*own.shape[:-1], -1)
+        whole[..., self.own] = own
+        return whole
+
+
+class Within(Oracle):
+    """The oracle of the whole model as one of the shared parameters, at the cohort's own layers [C, Q]."""
+
+    def __init__(self, whole: Oracle, division: Division, own: Tensor) -> None:
+        self.whole, self.division, self.own = whole, division, own
+        self.dropout, self.slope = whole.dropout, torch.zeros_like(own)
+
+    def __call__(
+        self,
+        theta: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        weights: Tensor | None = None,
+        counts: Sequence[int] | None = None,
+        out: Tensor | None = None,
+        masks: Mapping[str, Tensor] = NO_MASKS,
+    ) -> tuple[Tensor, Tensor]:
+        """As the whole model's; the own layers' part of the gradient stays here, in `slope`."""
+        grad, loss = self.whole(self.at(theta), inputs, targets, weights, counts, masks=masks)
+        self.slope[: len(theta)] = grad[:, self.division.own]
+        shared = grad[:, self.division.shared]
+        return (shared if out is None else out.copy_(shared)), loss
+
+    def at(self, theta: Tensor) -> Tensor:
+        return self.division.join(theta, self.own[: len(theta)])
+
+
+@dataclass
+class Insider(Cohort):
+    """A cohort whose own layers move with every gradient that a solver asks for; `lr` 0: they are fixed."""
+
+    whole: Cohort | None = None
+    lr: float = 0.0
+
+    def grad(self, theta: Tensor, batch: Batch, out: Tensor | None = None) -> Tensor:
+        found = super().grad(theta, batch, out)
+        assert isinstance(self.oracle, Within)
+        if self.lr:
+            rows = len(theta)
+            self.oracle.own[:rows].sub_(self.oracle.slope[:rows], alpha=self.lr)
+        return found
+
+    def part(self, rows: Tensor, member: int = 0) -> Cohort:
+        raise ValueError("method.personal: not for a method that trains several models of a client, or cached fits")
+
+    def _sum_loss(self, theta: Tensor, batch: Batch) -> Tensor:
+        assert isinstance(self.oracle, Within)
+        assert self.whole is not None
+        return self.whole._sum_loss(self.oracle.at(theta), batch)
+
+
+class Closed(nn.Module):
+    """Stands for the model where only its shared part is known: whoever looks inside is told why that cannot be."""
+
+    def _refuse(self, *_: object, **__: object) -> Any:
+        raise ValueError(
+            "method.personal: this method or solver looks into the model itself, whose personal layers it cannot have; "
+            "use one that asks for gradients and losses alone, such as fedavg, scaffold or bayes_admm with ivon"
+        )
+
+    forward = modules = named_modules = parameters = named_parameters = __getattr__ = _refuse
+
+
+class Personal(Method[Any, Clients, Any]):
+    """A method whose clients have layers of their own; all else is the method's."""
+
+    method: Method[Any, Any, Any]
+    settings: PersonalSettings
+    layout: Layout  # of the whole model
+    initial: Tensor  # [P] its start
+
+    @cached_property
+    def _division(self) -> Division:
+        return Division.of(self.layout, self.settings.personal)
+
+    @cached_property
+    def _closed(self) -> Closed:
+        return Closed()
+
+    def _within(self, task: Task) -> Task:
+        """The same task with a model of the shared parameters."""
+        division = self._division
+        return replace(task, module=self._closed, layout=division.layout, initial=task.initial[division.shared])
+
+    def init_server(self, task: Task) -> Any:
+        return self.method.init_server(self._within(task))
+
+    def init_clients(self, count: int, task: Task, local: Any) -> Clients:
+        own = task.initial[self._division.own].repeat(count, 1)
+        return Clients(self.method.init_clients(count, self._within(task), local), own)
+
+    def client_step(self, server: Any, clients: Clients, cohort: Cohort, local: Any) -> tuple[Clients, Message]:
+        return self._step(self.method.client_step, True, server, clients, cohort, local)
+
+    def server_step(self, server: Any, total: Totals, task: Task) -> Any:
+        return self.method.server_step(server, total, self._within(task))
+
+    def phase(self, server: Any, index: int) -> Phase | None:
+        phase = self.method.phase(server, index)
+        if phase is None:
+            return None
+        given = phase
+
+        def serve(server: Any, total: Totals, task: Task) -> Any:
+            return given.server_step(server, total, self._within(task))
+
+        return Phase(partial(self._step, phase.client_step, index == 0), serve, phase.broadcast)
+
+    def _step(
+        self,
+        step: Callable[..., tuple[Any, Message]],
+        first: bool,
+        server: Any,
+        clients: Clients,
+        cohort: Cohort,
+        local: Any,
+    ) -> tuple[Clients, Message]:
+        together = not self.settings.personal_epochs
+        lr = self.settings.personal_lr or (local.rate(cohort) if isinstance(local, Iterative) else 0.0)
+        check("method.personal_lr", self.settings.personal_lr, lr > 0, "above 0 for a solver without local.lr")
+        oracle = Within(cohort.oracle, self._division, clients.own.clone())
+        if first and not together:
+            self._alone(server.theta, cohort, oracle, local, lr)
+        inner = Insider(
+            cohort.ids,
+            cohort.round,
+            self._within(cohort.task),
+            oracle,
+            tally=cohort.counted,
+            ends=cohort.ends,
+            whole=cohort,
+            lr=lr if together else 0.0,
+        )
+        memory, message = step(server, clients.method, inner, local)
+        return Clients(memory, oracle.own), message
+
+    def _alone(self, theta: Tensor, cohort: Cohort, oracle: Within, local: Any, lr: float) -> None:
+        """FedRep's first part: the own layers at the server's others."""
+        streams = replace(cohort.task.streams, seed=key(cohort.task.streams.seed, "personal layers"))
+        apart = replace(cohort, task=replace(cohort.task, streams=streams), tally=None, oracle=oracle)
+        for batch in apart.batches(self.settings.personal_epochs, local.passes()[1]):
+            rows = len(batch.inputs)
+            apart.grad(theta.expand(rows, -1), batch)
+            oracle.own[:rows].sub_(oracle.slope[:rows], alpha=lr)
+
+    def broadcast(self, server: Any) -> tuple[Any, ...]:
+        return self.method.broadcast(server)
+
+    def bytes_up(self, plain: int, server: Any, total: Totals) -> float:
+        return self.method.bytes_up(plain, server, total)
+
+    def models(self, server: Any) -> Tensor:
+        """With the own layers as they started: nobody else's are known at the server."""
+        found, own = self.method.models(server), self.initial[self._division.own]
+        return self._division.join(found, own.to(found).expand(len(found), -1))
+
+    def own_models(self, server: Any, clients: Clients) -> Tensor:
+        return self._division.join(server.theta.to(clients.own), clients.own)
+
+    def duals(self, clients: Clients) -> Tensor | None:
+        return self.method.duals(clients.method)
+
+    def metrics(self, before: Any, after: Any, total: Totals) -> dict[str, float]:
+        return self.method.metrics(before, after, total)
+
+    def improper(self, server: Any) -> str:
+        return self.method.improper(server)
+
+
+def personalised(method: Method[Any, Any, Any], settings: PersonalSettings, task: Task) -> Method[Any, Any, Any]:
+    """The method as it is, or with layers of each client's own."""
+    return Personal(method, settings, task.layout, task.initial) if settings.personal else method
+
+
+def _begins(parameter: str, name: str) -> bool:
+    """A layer, or a parameter: head is head.weight and head.bias, and not header.weight."""
+    return parameter == name or parameter.startswith(f"{name}.")
