@@ -324,12 +324,12 @@ def sweep(
 ) -> list[Run]:
     """Every combination of a grid such as {"method": ["fedavg", "fedprox"], "seed": range(3)}, as `fedddp sweep`.
 
-    The runs are returned when they have ended; on a Slurm cluster with wait=False, at once.
+    The runs are returned when they have ended; with wait=False, at once. One that was stopped is not `finished`.
     """
     points = _points(grid or {})
     folder = Path(out) if out is not None else place(experiment, points)
     options = Options(cluster, profile, ranks=ranks, max_parallel=max_parallel, out=folder, wait=wait)
-    if sweeps.launch(options, experiment, points):
+    if sweeps.launch(options, experiment, points) not in (0, STOPPED):
         raise RunFailed(
             f"{folder}: not all runs ended well; fedddp.report([...]) and `fedddp status {folder}` say more"
         )

@@ -31,7 +31,9 @@ def launching(parser: argparse.ArgumentParser, cluster: str) -> None:
     parser.add_argument("--ranks", type=_count, help="of one job, over all its nodes")
     parser.add_argument("--max-parallel", type=_count, help="most jobs at the same time")
     parser.add_argument("--out", type=Path, help="where the runs' folders go (default: runs/EXPERIMENT)")
-    parser.add_argument("--wait", action="store_true", help="until all have ended; exit code 1 if one failed")
+    parser.add_argument(
+        "--wait", action="store_true", help="until all have ended; exit code 1 if one failed, 130 if stopped"
+    )
     parser.add_argument("--dry-run", action="store_true", help="show the runs and the script, and start nothing")
 
 

@@ -3,11 +3,12 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from fedddp.jobs import pool, states
+from fedddp.jobs.background import Ready, behind
 from fedddp.jobs.grid import Point
 from fedddp.jobs.options import Options
 from fedddp.jobs.planned import Planned, place, plan
@@ -15,16 +16,20 @@ from fedddp.jobs.profile import Profile, Size, load
 from fedddp.jobs.states import State
 from fedddp.jobs.table import differences
 from fedddp.runs import lock
+from fedddp.runs.rank import STOPPED
 
 POLL = 3.0  # seconds between two looks at the queue
 ENDED_WELL = ("done", "cancelled")
 
 
 def launch(options: Options, experiment: str | None, points: Sequence[Point]) -> int:
-    """The exit code: 0 if all runs ended well, or are at work on Slurm."""
+    """The exit code: 0 if all runs ended well or go on behind this command, 1 if one failed, 130 if some were stopped.
+
+    Without `wait` it returns as soon as the runs are queued, on Slurm or in a process of their own on this machine.
+    """
     if options.cluster != "slurm" and (options.nodes or 1) > 1:
         raise ValueError(f"--nodes {options.nodes}: this machine is one node; several need --cluster slurm")
-    if options.cluster == "local" and not options.dry_run:
+    if options.cluster == "local" and options.wait and not options.dry_run:
         pool.warm()
     out = options.out or place(experiment, points)
     runs = plan(experiment, points, out)
@@ -35,7 +40,9 @@ def launch(options: Options, experiment: str | None, points: Sequence[Point]) ->
     if options.dry_run:
         _open(runs, out)
         return 0
-    return _debug(_open(runs, out)) if options.cluster == "debug" else _here(options, runs, out)
+    if options.cluster == "debug":
+        return _debug(_open(runs, out))
+    return _here(options, runs, out) if options.wait else _behind(options, runs, out)
 
 
 def _open(runs: Sequence[Planned], out: Path) -> list[Planned]:
@@ -54,18 +61,38 @@ def _alone(out: Path) -> AbstractContextManager[None]:
     return lock.hold(out / "jobs", patience=60.0)
 
 
-def _here(options: Options, runs: Sequence[Planned], out: Path) -> int:
+def _behind(options: Options, runs: Sequence[Planned], out: Path) -> int:
+    """On this machine, in a process that goes on when this one has returned."""
+    log = out / "jobs" / "sweep.log"
+    child, queued = behind(lambda ready: _here(options, runs, out, ready), log)
+    print(log.read_text(), end="")
+    if not queued:
+        return 1
+    print(f"at work behind this command (process {child}, {log})")
+    print(f"watch: fedddp status {out} --watch    wait: the same command with --wait    end: fedddp cancel {out}")
+    return 0
+
+
+def _here(options: Options, runs: Sequence[Planned], out: Path, ready: Ready = lambda: None) -> int:
     ranks = options.ranks or options.gpus_per_node or 1
     threads = max((run.config.federation.threads for run in runs), default=1)
     slots = min(pool.slots(ranks, threads), options.max_parallel or len(runs))
     with pool.Pool(out, ranks, slots, say=lambda line: print(line, flush=True)) as queue:
         with _alone(out):
             queue.queue(_open(runs, out))
+        sys.stdout.flush()
+        ready()
         ended = queue.work()
     if queue.stop:
         print("stopped; the same command goes on", file=sys.stderr)
-        return 130
-    return int(any(name not in ENDED_WELL for name in ended))
+        return STOPPED
+    return _verdict(ended)
+
+
+def _verdict(ended: Iterable[str]) -> int:
+    """A run that was stopped has not failed: the same command goes on with it."""
+    names = {*ended} - {*ENDED_WELL}
+    return 0 if not names else STOPPED if names == {"stopped"} else 1
 
 
 def _debug(todo: Sequence[Planned]) -> int:
@@ -102,5 +129,5 @@ def _await(runs: Sequence[Planned]) -> int:
                 print(f"{folder.name}  {state.name}  {state.detail}".rstrip(), flush=True)
         seen = now
         if not any(state.active for state in now.values()):
-            return int(any(state.name not in ENDED_WELL for state in now.values()))
+            return _verdict(state.name for state in now.values())
         time.sleep(POLL)

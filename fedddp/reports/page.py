@@ -73,7 +73,7 @@ def _table(section: Section) -> Iterator[str]:
         first = (key(place), own)
         inner = "".join(_cell(c, v, best, first if i == 0 else ("", "")) for i, (c, v, best) in enumerate(cells))
         body.append(f'<tr data-row="{place}">{inner}</tr>')
-    yield _scrolling(f"{section.title}-table", heads, body, table.csv())
+    yield _scrolling(f"{section.title}-table", heads, body, section.data)
     yield from _notes(table.notes)
 
 

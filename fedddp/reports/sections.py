@@ -23,6 +23,7 @@ class Section:
     rows: list[Row]
     metrics: list[str]
     table: Table
+    data: str = ""  # the table as CSV, with every label in a column of its own
     own: dict[int, str] = field(default_factory=dict)  # of a row, by its place: settings that only its method has
 
     @property
@@ -61,7 +62,8 @@ def _section(
         for place, row in enumerate(rows)
     }
     table = tables.build(kept, shown, sorted(at), target, reading)
-    return Section(title, rows, shown, table, {place: text for place, text in beside.items() if text})
+    data = tables.build(rows, shown, sorted(at), target, reading).csv()
+    return Section(title, rows, shown, table, data, {place: text for place, text in beside.items() if text})
 
 
 def _own(rows: Sequence[Row]) -> list[str]:

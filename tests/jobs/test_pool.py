@@ -9,6 +9,7 @@ import pytest
 
 from fedddp.cli import main
 from fedddp.jobs import states
+from fedddp.jobs.sweep import _verdict as verdict
 from fedddp.runs import lock
 from tests import forked
 from tests.jobs.command import SMALL, await_, checksums, finished, rounds, runs, start
@@ -22,7 +23,7 @@ RUNS = 12  # four points with three seeds each
 def sweep(capsys, *words):
     """In this process, so that its helper with everything imported serves all tests: (exit code, output)."""
     with pytest.raises(SystemExit) as end:
-        main(["sweep", *map(str, words)])
+        main(["sweep", *map(str, words), "--wait"])
     return end.value.code, capsys.readouterr().out
 
 
@@ -46,7 +47,7 @@ def state(out):
 def test_a_killed_sweep_goes_on_without_repeating_a_finished_point(tmp_path, capsys):
     pace = tmp_path / "pace"
     pace.write_text("0.05")  # so that it cannot be over before we look
-    first = start("sweep", *GRID, "--out", tmp_path, SLOW=str(pace))
+    first = start("sweep", *GRID, "--wait", "--out", tmp_path, SLOW=str(pace))
     await_("some finished runs", lambda: len(finished(tmp_path)) >= 3)
     first.send_signal(signal.SIGKILL)
     first.wait()
@@ -88,7 +89,7 @@ def test_what_is_at_work_is_not_started_twice_and_can_be_cancelled(tmp_path, cap
     pace, out = tmp_path / "pace", tmp_path / "out"
     pace.write_text("0.3")
     words = ["digits", *SMALL, "federation.rounds=40", "seed=0,1", "--max-parallel", 1, "--out", out]
-    first = start("sweep", *words, SLOW=str(pace))
+    first = start("sweep", *words, "--wait", SLOW=str(pace))
     await_("its first round", lambda: rounds(out) > 0)
     (busy,) = [run for run in runs(out) if lock.holder(run)]
 
@@ -138,7 +139,40 @@ def test_an_interrupted_sweep_stops_its_runs_with_a_checkpoint(tmp_path, capsys)
 )
 def test_mistakes_are_one_line(tmp_path, capsys, words, message):
     with pytest.raises(SystemExit) as end:
-        main(["sweep", *FEW, *words, "--out", str(tmp_path)])
+        main(["sweep", *FEW, *words, "--wait", "--out", str(tmp_path)])
     assert end.value.code == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not runs(tmp_path)
+
+
+def test_a_sweep_returns_at_once_and_goes_on_behind(tmp_path, capsys):
+    pace, out = tmp_path / "pace", tmp_path / "out"
+    pace.write_text("0.3")
+    words = ["digits", *SMALL, "federation.rounds=40", "seed=0,1", "--max-parallel", "1", "--out", str(out)]
+    done = start("sweep", *words, SLOW=str(pace))
+    assert done.wait(timeout=60) == 0
+    assert not finished(out)  # 80 rounds of 0.3 seconds are not over
+    assert set(state(out)) <= {"queued", "running"}
+    log = (out / "jobs" / "sweep.log").read_text()
+    assert log.startswith(f"2 runs in {out}: 2 new")
+    pace.write_text("0")
+    await_("the end of its runs", lambda: state(out) == ["done", "done"])
+    await_("the end of its process", lambda: not used(out))
+    assert "2/2" in (out / "jobs" / "sweep.log").read_text()
+    assert sweep(capsys, *words)[0] == 0
+
+
+def test_a_mistake_behind_the_command_is_said_by_it(tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["sweep", *FEW, "--nodes", "2", "--out", str(tmp_path)])
+    assert end.value.code == 2
+    with pytest.raises(SystemExit) as end:
+        main(["sweep", *FEW, "method.rhoo=1", "--out", str(tmp_path)])
+    assert end.value.code == 2
+    assert "method.rhoo: unknown key" in capsys.readouterr().err
+
+
+def test_stopped_is_not_failed():
+    assert verdict(["done", "cancelled"]) == 0
+    assert verdict(["done", "stopped"]) == 130
+    assert verdict(["failed", "stopped", "done"]) == 1

@@ -137,6 +137,9 @@ def test_a_setting_of_one_method_stands_with_that_method(tmp_path):
     assert "alpha" not in heads
     assert 'feddyn <span class="own">alpha 0.3</span>' in body
     assert 'fedavg <span class="own"' not in body
+    data = re.search(r"hidden>(.*?)</pre>", html.split("<section")[1], re.S)[1].splitlines()
+    assert data[0].startswith("method,method.alpha,seeds,accuracy")
+    assert data[1].startswith("feddyn,0.3,3,")
 
 
 def test_a_setting_that_two_methods_share_by_name_alone_is_shown_where_it_tells_apart(tmp_path):

@@ -203,7 +203,7 @@ def test_predictions_take_an_installed_model_but_never_the_folders_copy_of_it(he
 
 def test_a_sweep_over_ones_own_method_and_a_built_in_one(here):
     grid = ["method=my_method.py:Mine,fedavg", "seed=0..1", "method.strength=0.2,0.9", *QUICK]
-    result = forked.fedddp("sweep", *grid, "--out", "swept", cwd=here)
+    result = forked.fedddp("sweep", *grid, "--wait", "--out", "swept", cwd=here)
     assert result.returncode == 0, result.stdout + result.stderr
     names = sorted(path.name.partition("-")[0] for path in Path("swept").iterdir() if (path / "summary.json").exists())
     assert names == ["Mine"] * 4 + ["fedavg"] * 2

@@ -246,7 +246,7 @@ def found(slurm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fou
 def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The same runs without Slurm and without disturbance."""
     out = tmp_path_factory.mktemp("local")
-    done = forked.fedddp("sweep", *CASE, "seed=0..2", "--out", out)
+    done = forked.fedddp("sweep", *CASE, "seed=0..2", "--wait", "--out", out)
     assert done.returncode == 0, done.stdout + done.stderr
     return checksums(out)
 
