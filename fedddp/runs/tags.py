@@ -33,6 +33,6 @@ def tag(name: str) -> str:
 
 
 def histogram(name: str) -> str:
-    """clients/train_loss -> 5_clients/train_loss"""
+    """clients/train_loss -> 5_clients/train_loss; never a number's tag, which breaks TensorBoard's HParams page."""
     group = next((group for start, group in HISTOGRAMS.items() if name.startswith(start)), "5_clients")
-    return f"{group}/{name.partition('/')[2]}"
+    return f"{group}/{name.replace('/', '_') if name.startswith('test/') else name.partition('/')[2]}"

@@ -85,6 +85,15 @@ def test_numbers_are_in_groups_and_what_matters_comes_first(sweep):
     assert tag("accuracy_min") == "1_quality/accuracy_min"
 
 
+def test_no_tag_is_both_a_number_and_a_histogram(exchange, tmp_path):
+    """TensorBoard's HParams page, which reads every number's last value, would fail."""
+    folder = fresh(tmp_path, "run")
+    assert run(settings("bayes_admm", "evaluation.histograms=1", "evaluation.samples=2"), folder)
+    tags = board(folder).Tags()
+    assert len(tags["histograms"]) > 4
+    assert not {*tags["histograms"]} & {*tags["scalars"]}
+
+
 def test_texts_say_what_the_run_is(sweep):
     found = board(sweep / "8")
     text = {name: found.Tensors(f"{name}/text_summary")[0].tensor_proto.string_val[0].decode() for name in WORDS}

@@ -153,7 +153,7 @@ def test_a_reliability_diagram_and_an_entropy_histogram_go_to_tensorboard(finish
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(finished[0])).Reload().Tags()
-    assert {f"2_uncertainty/{name}" for name in ("entropy", "averaged_entropy", "averaged_ood_entropy")} <= set(
+    assert {f"2_uncertainty/test_{name}" for name in ("entropy", "averaged_entropy", "averaged_ood_entropy")} <= set(
         events["histograms"]
     )
     assert {"reliability", "averaged_reliability"} <= set(events["images"])

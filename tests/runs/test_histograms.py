@@ -6,7 +6,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.small import fresh, run, settings
 
 USUAL = {"5_clients/message_norm", "5_clients/train_loss"}
-TEST = ("2_uncertainty/entropy", "2_uncertainty/averaged_entropy")
+TEST = ("2_uncertainty/test_entropy", "2_uncertainty/test_averaged_entropy")
 TAGS = {
     "fedavg": set(),
     "feddyn": {"6_duals/dual"},
