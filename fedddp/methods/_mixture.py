@@ -21,14 +21,19 @@ class Mixture(NamedTuple):
 
 
 def slope(
-    mixture: Mixture, theta: Tensor, times: Callable[[Tensor, Tensor], Tensor], temperature: float = 1.0
+    mixture: Mixture,
+    theta: Tensor,
+    times: Callable[[Tensor, Tensor], Tensor],
+    temperature: float = 1.0,
+    more: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Gradient [C, M, P] and value [C, M] of -log mixture at theta [M, P], without the constant of the Gaussians.
 
         E_m = ½ (theta - mode_m)ᵀ Λ_m (theta - mode_m),    l_m = log weight_m + ½ log |Λ_m| - E_m
         value = -logsumexp_m l_m,    gradient = Σ_m softmax(l)_m Λ_m (theta - mode_m)
 
-    `times` multiplies T Λ, given by rows of curvature [R, F], with vectors [R, M, P]. Both are 0 for a client without
+    `times` multiplies T Λ, given by rows of curvature [R, F], with vectors [R, M, P]; `more` [C] is what each client's
+    T Λ has of the identity beside that. Both are 0 for a client without
     components. As many clients, or models of one client, are computed together as `_portions` says.
     """
     (count, parts), models = mixture.weight.shape, len(theta)
@@ -40,6 +45,8 @@ def slope(
     for clients, some in _portions(count, parts, models, theta):
         away = theta[some] - mixture.modes[clients].flatten(0, 1).unsqueeze(1)
         pull = times(mixture.curvature[clients].flatten(0, 1), away)
+        if more is not None:
+            pull = torch.addcmul(pull, away, more[clients].to(pull).repeat_interleave(parts).view(-1, 1, 1))
         twice = _sum(away.mul_(pull)).view(-1, parts, pull.shape[1])
         logits = torch.sub(prior[clients].unsqueeze(2), twice, alpha=0.5 / temperature)
         share = (logits.softmax(1) * scale[clients]).to(pull.dtype)

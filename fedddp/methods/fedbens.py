@@ -7,6 +7,7 @@
     predict  1/M Σ_m p(y | x, w_m) over the server's M modes
 
 Eq. 2 divides by p^(K-1); Eq. 5 prints the prior with the other sign, which counts it 2K - 1 times (rule = printed).
+With priors p_k of the clients' own (client_variances, Eq. 13) the product is p Π_k q_k/p_k.
 Where no client has curvature the first is highest at the *sum* of the clients' modes, which is right for modes of
 posteriors but K times too far for modes of likelihoods, as published; the second at half of their mean. The weights r_m
 of mixture components need their ½ log |Λ_m|. A client's gradient is Σ_m r_m Λ_m (w - w_m), so Λ_m never leaves it: the
@@ -17,6 +18,7 @@ are in the federation then (Remark 3): `join` are not in the first round, `leave
 federation.fits and federation.cohort_width=1, the same run with join=[k] is the federation without k; nobody trains.
 """
 
+from collections.abc import Sequence
 from dataclasses import field
 from functools import partial
 from math import log
@@ -55,6 +57,7 @@ class Method(method.Method[Server, Mixture]):
     structure: str = "kron"  # of the curvature: kron, last (diagonal, and the last layer in full) or diag
     temperature: float = 0.1  # T: curvatures are divided by it, above 0; below 1 the likelihood counts more
     prior_variance: float = 0.1  # σ²: the prior's variance, above 0
+    client_variances: list[float] = field(default_factory=list)  # of each client's own prior; empty: prior_variance
     rule: str = "divided"  # how the prior counts: divided (by p^(K-1)) or printed (times p^(K-1))
     prior_at_clients: bool = False  # whether clients train on the posterior rather than the likelihood
     steps: int = 300  # steps of the server's Adam, at least 1
@@ -71,6 +74,8 @@ class Method(method.Method[Server, Mixture]):
         check("method.mixtures", self.mixtures, fine, "numbers from 1 to 10,000, one per client")
         for name in ("join", "leave"):
             check(f"method.{name}", getattr(self, name), min(getattr(self, name), default=0) >= 0, "numbers of clients")
+        fine = all(variance > 0 for variance in self.client_variances)
+        check("method.client_variances", self.client_variances, fine, "numbers above 0, one per client")
         check("method.structure", self.structure, self.structure in STRUCTURES, " or ".join(STRUCTURES))
         check("method.rule", self.rule, self.rule in RULES, " or ".join(RULES))
         check("method.temperature", self.temperature, self.temperature > 0, "above 0")
@@ -92,6 +97,11 @@ class Method(method.Method[Server, Mixture]):
         """The prior beside H: Λ = (H + delta)/T."""
         return self.temperature / self.prior_variance
 
+    def _deltas(self, ids: Sequence[int], like: Tensor) -> Tensor:
+        """The same of each client's own prior; [C]."""
+        own = [self.temperature / self.client_variances[i] for i in ids]
+        return torch.tensor(own, dtype=torch.float64, device=like.device).to(like)
+
     @property
     def _adam(self) -> adam.Solver:
         return adam.Solver(lr=self.lr)
@@ -104,6 +114,8 @@ class Method(method.Method[Server, Mixture]):
         self._structure.refuse(task)
         count = task.num_clients
         check("method.mixtures", self.mixtures, len(self.mixtures) in (0, count), f"one for each of {count} clients")
+        variances = self.client_variances
+        check("method.client_variances", variances, len(variances) in (0, count), f"one for each of {count} clients")
         for name, ids in (("join", self.join), ("leave", self.leave)):
             check(f"method.{name}", ids, all(0 <= i < count for i in ids), f"numbers of clients, 0 to {count - 1}")
         starts = initialisations(task, self.members)
@@ -155,14 +167,18 @@ class Method(method.Method[Server, Mixture]):
     def _slope(self, server: Server, clients: Mixture, cohort: Cohort, local: PointSolver) -> tuple[Mixture, Message]:
         """What each client here adds to the gradient of the server's objective at every member."""
         mixture = self._present(clients, cohort)
-        times = partial(self._structure.product, cohort.task, delta=self._delta)
-        slopes, values = slope(mixture, server.descent.theta, times, self.temperature)
+        theta, own = server.descent.theta, None
+        times = partial(self._structure.product, cohort.task, delta=0.0 if self.client_variances else self._delta)
+        if self.client_variances:
+            own = self._deltas(cohort.ids, theta)
+        slopes, values = slope(mixture, theta, times, self.temperature, own)
         counted = known(mixture).to(slopes.dtype)  # a client that failed to train has no posterior
-        return clients, {"slope": Sum(slopes), "value": Sum(values), "clients": Sum(counted)}
+        priors = {} if own is None else {"priors": Sum(counted * own / self.temperature)}
+        return clients, {"slope": Sum(slopes), "value": Sum(values), "clients": Sum(counted), **priors}
 
     def _descend(self, server: Server, total: Totals, task: Task, step: int) -> Server:
         look = step % self.validate_every == 0 or step == self.steps
-        gradient = torch.addcmul(total["slope"], self._prior_precision(total["clients"]), server.descent.theta)
+        gradient = torch.addcmul(total["slope"], self._prior_precision(total), server.descent.theta)
         if self.clip:
             gradient *= (self.clip / (gradient.norm(dim=1, keepdim=True) + 1e-6)).clamp_max(1)
         descent = advance(server.descent, gradient, task, self._adam, validate=look)
@@ -171,15 +187,17 @@ class Method(method.Method[Server, Mixture]):
         chosen = descent.best.index_select(0, descent.score.argmax(0, keepdim=True))[0]
         return Server(chosen, descent.best, server.starts, descent)
 
-    def _prior_precision(self, clients: Tensor) -> Tensor:
-        """Of the prior's part in the server's objective, beside its part in every client's posterior."""
-        return (clients - 1) * (RULES[self.rule] / self.prior_variance)
+    def _prior_precision(self, total: Totals) -> Tensor:
+        """Of the priors' part in the server's objective, beside their part in every client's posterior."""
+        if "priors" in total:  # Eq. 13
+            return RULES[self.rule] * (total["priors"] - 1 / self.prior_variance)
+        return (total["clients"] - 1) * (RULES[self.rule] / self.prior_variance)
 
     def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
         """The server's objective, in the mean over its members, at the last step: it alone makes new members."""
         if "value" not in total or after.members is before.members:
             return {}
-        prior = 0.5 * self._prior_precision(total["clients"]) * before.descent.theta.square().sum(1)
+        prior = 0.5 * self._prior_precision(total) * before.descent.theta.square().sum(1)
         return {"objective": float((total["value"] + prior).mean())}
 
     def bytes_up(self, plain: int, server: Server, total: Totals) -> float:
@@ -191,13 +209,22 @@ class Method(method.Method[Server, Mixture]):
     ) -> None:
         """Component `number` of the mixtures of some rows, in place."""
         part, task = cohort.part(rows, number), cohort.task
-        prior = gaussian.diagonal.natural(torch.zeros_like(start), self._delta) if self.prior_at_clients else None
+        ids = [cohort.ids[row] for row in rows.tolist()]
+        own = self._deltas(ids, start) if self.client_variances else None
+        nothing, delta = torch.zeros_like(start), self._delta if own is None else own.unsqueeze(1)
+        nothing = nothing if own is None else nothing.expand(len(rows), -1)
+        prior = gaussian.diagonal.natural(nothing, delta) if self.prior_at_clients else None
         fit = local.minimise(part, start, local.memory(task, len(rows)), prior)
         curvature = self._structure.measure(part, fit.theta)
         mixture.modes[rows, number] = fit.theta
         mixture.curvature[rows, number] = curvature
-        logdet = self._structure.logdet(task, curvature, self._delta) - task.layout.numel * log(self.temperature)
-        mixture.logdet[rows, number] = logdet
+        mixture.logdet[rows, number] = self._logdet(task, curvature, own) - task.layout.numel * log(self.temperature)
+
+    def _logdet(self, task: Task, curvature: Tensor, own: Tensor | None) -> Tensor:
+        if own is None:
+            return self._structure.logdet(task, curvature, self._delta)
+        each = zip(curvature.split(1), own.tolist(), strict=True)
+        return torch.cat([self._structure.logdet(task, row, delta) for row, delta in each])
 
     def _counts(self, cohort: Cohort) -> list[int]:
         """Components of each client's mixture."""

@@ -40,7 +40,7 @@ def gradient(fed, theta, number=0):
     _, message = fed.method._slope(server, fed.store.read(ids), cohort, fed.local)
     assert all(isinstance(entry, Sum) for entry in message.values())
     total = {name: entry.value.sum(0) for name, entry in message.items()}
-    return total["slope"] + fed.method._prior_precision(total["clients"]) * theta
+    return total["slope"] + fed.method._prior_precision(total) * theta
 
 
 def posterior(task, method, clients):
@@ -68,6 +68,42 @@ def test_one_component_on_quadratics_is_the_product_of_gaussians_over_the_prior(
     close(server.theta, truth, 1e-3)
     if structure == "kron":  # exact for one linear layer: the pooled posterior, tempered
         close(truth, toy.pooled(task, decay=method.temperature / method.prior_variance))
+
+
+@pytest.mark.parametrize("structure", ["diag", "kron"])
+def test_clients_may_have_priors_of_their_own(exchange, structure):
+    """Eq. 13 with one component on quadratics: p_global times the product of posteriors over the clients' priors."""
+    task, variances = toy.task(), [0.5, 2.0, 0.3, 1.0, 4.0]
+    method = fedbens.Method(
+        structure=structure, prior_at_clients=True, client_variances=variances, steps=200, **GAUSSIAN
+    )
+    fed = toy.federation(method, exact.Solver(), task, exchange)
+    server = toy.iterate(fed, 1)[-1]
+    eye, t = torch.eye(toy.D, dtype=torch.float64), method.temperature
+    precision, shift = eye / method.prior_variance, 0.0
+    for k, variance in enumerate(variances):
+        hessian, pull = toy.gram(task, k)
+        mode = torch.linalg.solve(hessian + eye * t / variance, pull)
+        kept = hessian if structure == "kron" else torch.diag(hessian.diagonal())
+        shift = shift + (kept / t + eye / variance) @ mode
+        precision = precision + kept / t
+    truth = torch.linalg.solve(precision, shift)
+    close(gradient(fed, truth[None]), torch.zeros(1, toy.D, dtype=torch.float64), 1e-8)
+    close(server.theta, truth, 1e-3)
+    if structure == "kron":  # each client's prior has gone again: the pooled posterior under the server's
+        close(truth, toy.pooled(task, decay=t / method.prior_variance))
+
+
+@pytest.mark.parametrize("structure", ["diag", "kron"])
+def test_alike_priors_of_their_own_are_the_one_prior(exchange, structure):
+    task = given.task(given.mlp(), (5,))
+    options = {"members": 2, "structure": structure, "steps": 3, "prior_variance": 0.7, "prior_at_clients": True}
+    local = sgd.Solver(lr=0.05, epochs=2, batch_size=10)
+    both = (fedbens.Method(**options), fedbens.Method(client_variances=[0.7] * task.num_clients, **options))
+    feds = [toy.federation(method, local, task, exchange) for method in both]
+    one, other = (toy.iterate(fed, 1)[-1] for fed in feds)
+    close(one.members, other.members)
+    close(feds[0].store.memory.logdet, feds[1].store.memory.logdet)
 
 
 def precisions(task, method, rows):
