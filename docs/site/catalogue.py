@@ -4,7 +4,7 @@ import io
 import logging
 import re
 from collections.abc import Iterator
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from functools import cache
 from importlib import import_module
 from inspect import cleandoc
@@ -21,6 +21,7 @@ from fedddp.core.meanings import meanings
 from fedddp.exchange.group import Exchange
 from fedddp.reports.table import size
 from fedddp.reproduce import protocol, ranking, results
+from fedddp.rounds.federate import Failed
 from fedddp.runs.build import make_federation, make_task
 from fedddp.runs.explain import Setting, of_class, usual_solver
 
@@ -59,7 +60,9 @@ def index() -> str:
         lines += ["| method | idea | a client sends | is sent | keeps |", "|---|---|---|---|---|"]
         for name, told in family["methods"].items():
             seen = watched(name)
-            amounts = [size(seen.bytes_up), size(seen.bytes_down), size(seen.bytes_kept)]
+            amounts = (
+                [size(amount) for amount in (seen.bytes_up, seen.bytes_down, seen.bytes_kept)] if seen else [""] * 3
+            )
             lines.append(f"| [{name}]({name}.md) | {told.get('idea', first_line(name))} | {' | '.join(amounts)} |")
     return "\n".join(lines) + "\n"
 
@@ -105,6 +108,9 @@ def _what(comment: str) -> str:
 
 def _message(name: str) -> Iterator[str]:
     seen = watched(name)
+    if seen is None:
+        yield from ("Its usual settings do not suit the small federation that other methods are counted in.", "")
+        return
     yield from ("## What is sent", "", "Of each client, in a round; the engine adds up, or gathers:", "", "```text")
     yield from seen.fields
     yield from ("```", "")
@@ -121,7 +127,8 @@ def _settings(name: str) -> Iterator[str]:
     usual = usual_solver(name)
     if usual:
         yield from (f"Usual, by `configs/method/{name}.yaml`: `{usual}`.", "")
-    yield from ("```bash", f"fedddp run digits method={name}", f"fedddp explain method={name}", "```", "")
+    run = [f"fedddp run digits method={name}"] if watched(name) else []
+    yield from ("```bash", *run, f"fedddp explain method={name}", "```", "")
 
 
 def table(rows: list[Setting]) -> Iterator[str]:
@@ -178,10 +185,11 @@ def first_line(name: str) -> str:
 
 
 @cache
-def watched(name: str) -> purity.Seen:
-    """Two rounds of it in the small federation that `fedddp check` uses."""
-    with _quiet():
+def watched(name: str) -> purity.Seen | None:
+    """Two rounds of it in the small federation that `fedddp check` uses; None if it does not last so long."""
+    with _quiet(), suppress(Failed):
         return purity.watch(small.load([f"method={name}"], *small.MODELS["mlp"]))
+    return None
 
 
 @cache
