@@ -12,7 +12,7 @@ from fedddp.core.registry import SECTIONS
 from fedddp.runs.explain import ABOUT, NAMED, of_class, of_run, of_section
 
 GROUPS = {  # what is promised, in the order of a reader's questions
-    "Running": "run federation sweep load report configure Run Posterior Rounds Result RunFailed",
+    "Running": "run federation sweep load report configure forget join Run Posterior Rounds Result RunFailed",
     "A method of one's own": "Method Server Clients Phase Cohort Batch Message Sum Mean Gather Totals Task Family",
     "A solver of one's own": "Solver PointSolver PosteriorSolver SamplingSolver Fit PosteriorFit Samples Nothing",
     "Data, splits and models of one's own": "Source Dataset Examples Split Shards Model",
