@@ -4,6 +4,8 @@ import argparse
 from inspect import signature
 from pathlib import Path
 
+from fedddp.core.progress import waiting
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="without a name: list them")
@@ -28,12 +30,14 @@ def call(arguments: argparse.Namespace) -> int:
     out = arguments.out or Path(f"{arguments.name}.png")
     draw = import_module(f"fedddp.figures.{arguments.name}").draw
     if not arguments.words:
-        draw(out)
+        with waiting(f"figure {arguments.name}"):
+            draw(out)
     elif "experiment" in signature(draw).parameters:
         from fedddp.runs.config import split_words
 
         experiment, settings = split_words(arguments.words)
-        draw(out, experiment=experiment, settings=settings)
+        with waiting(f"figure {arguments.name}"):
+            draw(out, experiment=experiment, settings=settings)
     else:
         raise ValueError(f"figure {arguments.name}: takes no settings, so leave out {' '.join(arguments.words)}")
     print(out)

@@ -4,6 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from fedddp.core.progress import waiting
+
 FORMATS = ("table", "md", "csv", "html")
 
 
@@ -36,15 +38,16 @@ def call(arguments: argparse.Namespace) -> int:
 
     kind, out = _where(arguments)
     reading = reports.Reading(arguments.best_of_three, arguments.window, arguments.every_run)
-    made = reports.make(
-        arguments.folders, arguments.by, arguments.at, arguments.metric, arguments.best_over, arguments.target, reading
-    )
+    asked = (arguments.by, arguments.at, arguments.metric, arguments.best_over, arguments.target, reading)
+    with waiting("reading runs"):
+        made = reports.make(arguments.folders, *asked)
     title = ", ".join(folder.name or str(folder) for folder in arguments.folders)
     if out is None:
         print(reports.written(made, kind, title))
         return 0
     try:
-        reports.write(made, out, title, kind)
+        with waiting("writing the report"):
+            reports.write(made, out, title, kind)
     except OSError as error:  # others may read these runs, but not write beside them
         print(reports.written(made, "table" if kind == "html" else kind, title))
         print(f"fedddp: {out}: cannot be written ({error.strerror}); name another file with --out", file=sys.stderr)

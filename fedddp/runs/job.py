@@ -42,6 +42,7 @@ from fedddp.runs.rank import speaks
 from fedddp.runs.records import Recorder, round_record
 from fedddp.runs.table import Table
 from fedddp.runs.texts import texts
+from fedddp.runs.trackers import About
 
 DIVERGING = 50.0  # nats an example: no model that learns is as wrong
 MOST_DRAWN = 1000  # clients in a picture of the split
@@ -153,6 +154,8 @@ class Job:
             recorder.begin(self.config.told_apart, texts(self.config.values, who))
         if done < task.rounds:  # what it says of the end is not so any more
             (self.folder / "summary.json").unlink(missing_ok=True)
+            about = About(self.config.run_name, self.folder, self.config.relevant, done)
+            recorder.trackers.begin(self.config.evaluation.trackers, about)
         elif wrong := damaged(self.folder / "summary.json"):
             recorder.say(f"{wrong}; it is made from the checkpoint and metrics.jsonl")
         return recorder

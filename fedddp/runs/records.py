@@ -19,6 +19,7 @@ from fedddp.rounds.federate import Report
 from fedddp.runs.metrics import cut_metrics, line, read_metrics
 from fedddp.runs.table import FILE, Table
 from fedddp.runs.tags import CURVES, histogram, tag
+from fedddp.runs.trackers import Trackers
 
 __all__ = ["Recorder", "cut_metrics", "last_three", "read_metrics"]
 
@@ -43,6 +44,7 @@ class Recorder:
         self.file = Appended(folder / "metrics.jsonl")
         self.tables: Appended | None = None  # opened with the first table
         self.last: Table | None = None
+        self.trackers = Trackers(self.say)
         self.board: Any = Board(str(folder))  # type: ignore[no-untyped-call]
 
     def round(self, record: dict[str, Any], histograms: dict[str, Tensor], table: Table | None = None) -> None:
@@ -61,6 +63,9 @@ class Recorder:
             finite = values[values.isfinite()].clamp(-LARGEST, LARGEST)
             if len(finite):
                 self.board.add_histogram(histogram(name), finite, step)
+        if self.trackers.active:
+            numbers = {tag(k): float(v) for k, v in record.items() if k != "round" and isinstance(v, int | float)}
+            self.trackers.round(step, numbers)
         self.board.flush()
         self._show(record)
 
@@ -143,6 +148,7 @@ class Recorder:
         """What was not written when the run failed is not tried again: the first error is the one to show."""
         if self.bar is not None:
             self.bar.close()
+        self.trackers.end(failed)
         if failed:
             self.board.abandon()
         else:

@@ -28,6 +28,7 @@ YEAR = 366 * 24 * 3600.0  # seconds
 LAST = 3  # rounds that a reported number is the mean of
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 CLIENTS = ("none", "server")
+TRACKERS = ("wandb", "mlflow")
 DATA_PLACES = ("device", "host", "auto")
 NO_EFFECT = (
     "data.root",
@@ -41,6 +42,7 @@ NO_EFFECT = (
     "published",
     "asked.",
     "evaluation.histograms",
+    "evaluation.trackers",
     "evaluation.alone",
 )
 
@@ -114,9 +116,15 @@ class EvaluationSettings:
     calibration: float = 0.0  # share of each client's test part that calibrates the final model, in [0, 1); 0: none
     alone: str = ""  # folder of a run of method=local, to tell what share of the clients is worse off than alone
     histograms: int = 10  # rounds between two histograms in TensorBoard; 0: none, and no pictures
+    trackers: list[str] = field(default_factory=list)  # also tell wandb, mlflow or package.module:Class the numbers
 
     def __post_init__(self) -> None:
         check("evaluation.every", self.every, self.every >= 1, "at least 1")
+        for name in self.trackers:
+            if ":" not in name:
+                check(
+                    "evaluation.trackers", name, name in TRACKERS, f"{' or '.join(TRACKERS)}, or package.module:Class"
+                )
         check("evaluation.at", self.at, all(n >= 1 for n in self.at), "rounds, counted from 1")
         check_count("evaluation.samples", self.samples, least=0, most=100_000)
         if self.ood and not is_path(self.ood) and self.ood not in registry.names("data"):

@@ -1,0 +1,41 @@
+"""A line on a terminal, and nothing in a log."""
+
+import os
+import pty
+import sys
+import time
+
+from fedddp.core import progress
+
+
+def seen(monkeypatch, seconds: float) -> str:
+    monkeypatch.setattr(progress, "PATIENCE", 0.1)
+    monkeypatch.setattr(progress, "PACE", 0.05)
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with progress.waiting("figure one"):
+            time.sleep(seconds)
+        terminal.write("end")
+        terminal.flush()
+        text = ""
+        while not text.endswith("end"):
+            text += os.read(ours, 1000).decode()
+        return text
+
+
+def test_what_takes_long_is_said_and_wiped_away(monkeypatch):
+    text = seen(monkeypatch, 0.5)
+    assert text.startswith("\rfigure one: 0 s")
+    assert text.endswith("\r\x1b[Kend")
+
+
+def test_what_is_quick_is_not(monkeypatch):
+    assert seen(monkeypatch, 0.0) == "end"
+
+
+def test_a_log_stays_quiet(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    with progress.waiting("figure one"):
+        time.sleep(0.1)
+    assert capsys.readouterr().err == ""
