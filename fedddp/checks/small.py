@@ -28,6 +28,7 @@ SETTINGS: dict[str, list[str]] = {  # what a method needs beyond its defaults to
     "dense": ["method.epochs=2", "method.generator_steps=2", "method.batch_size=16", "method.width=4"],
     "fedbens": ["method.structure=last", "method.members=2", "method.steps=4"],  # kron has no factors for GroupNorm
     "fedlap_func": ["method.steps=4"],
+    "fedlap_func_cov": ["method.steps=4"],
     "fedfisher": ["method.fisher=diag", "method.steps=4"],
     # eigenvectors of 910 parameters take seconds and have their own test; plain Newton steps are too long for a network
     "fednl": ["method.compressor=top", "method.decay=0.1"],

@@ -6,13 +6,14 @@ which clients also send predictions on a few inputs M_k, and what these say in w
              S_k <- H(f_k)(w_k) - V_k + S
              v_k <- v_k + damping (S_k w_k - S w_server),    V_k <- V_k + damping (S_k - S)
     server   w_server <- argmin ½ delta |w|² + Σ_k [½ wᵀV_k w - <v_k, w> + F_k(w) - ½ |w - w_k|²_{H_k}]
-             S <- delta + Σ_k (V_k - H_k) + H^s
+             S <- delta + Σ_k (V_k - H_k) + H^s = delta + Σ_k V_k
 
 F_k(w) = Σ_{i in M_k} τ_i loss(ŷ_i, w) has its minimum at the w_k that the soft labels ŷ_i are of, and H_k is its GGN
-there; F_k^s and H^s are the same at the server's predictions, summed over clients in H^s. Each bracket is of third
-order around its point, so that nothing is counted twice: on linear regression with a full covariance, or with nothing
-in the memory, this is fedlap_cov, iterate by iterate. correction=false leaves the H terms out and adds the functions
-to the sites as they are, as fedlap_func does. The first round has no function terms.
+there. F_k^s is the same with the server's predictions, and H^s = Σ_k H_k stands for its Hessian: the paper allows both
+ways, and this one keeps S positive however little of a client its site holds yet. Each bracket is small around its
+point, so that nothing is counted twice: on linear regression with a full covariance, or with nothing in the memory,
+this is fedlap_cov, iterate by iterate. correction=false leaves the H terms out and adds the functions to the sites as
+they are, as fedlap_func does. The first round has no function terms.
 """
 
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from fedddp.core.task import Task
 from fedddp.exchange.messages import Message, Sum, Totals
 from fedddp.local import adam
 from fedddp.methods import _sites
-from fedddp.methods._memory import Choice, Recall, everyone, predictions, recalled, remember
+from fedddp.methods._memory import Choice, Recall, everyone, predictions, remember
 from fedddp.methods._sites import SiteMethod, check_damping, dual_rate
 from fedddp.rounds.solver import PosteriorFit, PosteriorSolver
 
@@ -141,11 +142,8 @@ class Method(SiteMethod[Clients]):
             solver.step(theta, slope, state, self.lr)
         if not self.correction:
             return server._replace(lam=self.family.natural(theta[0], self.family.precision(server.sites)))
-        inputs = recalled(server, task)
-        labels = predictions(task, theta[0], server.inputs.flatten(0, 1))
-        weight = (server.weight if len(server.inputs) == len(server.weight) else server.weight.sum(0)).flatten()
-        hessian = ggn_of_points(task, theta[0], inputs, labels, weight, self.family)
-        lam = self.family.natural(theta[0], self.family.precision(rest) + hessian)
+        hessian = self.family.precision(server.known_twice)
+        lam = self.family.natural(theta[0], self.family.precision(server.sites))
         return server._replace(lam=lam, around=self.family.natural(theta[0], hessian))
 
     def _around_own(self, task: Task, cohort: Cohort, theta: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from fedddp.runs.records import read_metrics
 from tests.small import METHODS, MODELS, fresh, run, settings
 
 pytestmark = pytest.mark.skipif(bool(masks.available()), reason=f"exchange.secure {masks.available()}")
-GATHER = {"fedbens", "fedlap_func", "fednl", "ot_fusion", "dense"}
+GATHER = {"fedbens", "fedlap_func", "fedlap_func_cov", "fednl", "ot_fusion", "dense"}
 SUMS = [method for method in METHODS if method not in GATHER]
 RANGE = ["exchange.range.all=1000000", "evaluation.every=1"]
 
