@@ -33,7 +33,9 @@ class Column:
     best: bool = False  # the best of the last three rounds instead of their mean
     target: float | None = None  # rounds until the metric is so good, instead of the metric
     set: Settings = field(default_factory=dict)
-    published: dict[str, float] = field(default_factory=dict)  # by row, where the experiment's file has none
+    published: dict[str, float] | None = field(
+        default_factory=dict
+    )  # by row, where the file has none; null: there is none
     deviation: dict[str, float] = field(default_factory=dict)  # the published one, by row
 
 

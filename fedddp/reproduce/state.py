@@ -63,8 +63,8 @@ class Cell:
 def cell(protocol: Protocol, row: str, column: str, found: Found) -> Cell:
     place, result = protocol.columns[column], found.get(row, {}).get(column)
     ours = result.number if result else None
-    published = place.published.get(row)
-    if published is None and place.target is None and not place.best:
+    published = (place.published or {}).get(row)
+    if published is None and place.published is not None and place.target is None and not place.best:
         published = _published(protocol, row, column)
     spread = place.deviation.get(row, 0.0)
     own = ours.std if ours and ours.std is not None else 0.0

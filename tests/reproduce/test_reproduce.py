@@ -36,7 +36,7 @@ def test_every_table_is_made_of_what_is_there(name):
     assert bool(chosen.columns) + bool(chosen.figure) + bool(chosen.open) == 1
     for column in chosen.columns.values():
         assert column.experiment in experiments()
-        assert {*column.published, *column.deviation} <= {*chosen.rows}
+        assert {*(column.published or {}), *column.deviation} <= {*chosen.rows}
     for row in chosen.rows.values():
         assert row.set["method"] in registry.names("method")
         assert row.minutes > 0
@@ -126,6 +126,13 @@ def test_rounds_to_a_target_need_every_run(values, published, said):
     assert state.cell(table, "FedAvg", "rounds", found).state == said
     assert ("not reached" in state.markdown(table, found)) == (None in values)
     assert state.cell(table, "FedAvg", "rounds", {}).state == "not run"
+
+
+def test_a_column_of_a_figure_has_no_published_number():
+    """Not even that of the experiment whose settings it changes."""
+    for table, column in (("fedlap_d1", "after 20"), ("hwa_fig8", "alpha 10"), ("hwa_fig11", "noise 0.1")):
+        chosen = protocol.read(table)
+        assert {state.cell(chosen, row, column, {}).published for row in chosen.rows} == {None}
 
 
 def test_what_is_not_run_says_so():
