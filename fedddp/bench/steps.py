@@ -1,6 +1,7 @@
 """What a client's step costs with each solver, in turn: workload A's model, batch 32, ten clients of 600 examples.
 
-A step is all that happens for one batch of one client: gathering it, the gradient, and the solver's own work. `noise`
+`private` is a step with clipped gradients of examples and noise (privacy.level=example), `gaussian` its noise alone. A
+step is all that happens for one batch of one client: gathering it, the gradient, and the solver's own work. `noise`
 is IVON's draw and sample alone, which is part of its step.
 """
 
@@ -14,6 +15,7 @@ import torch
 from fedddp.bench.workloads import COMMON, MLP
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.noise import Quantile
+from fedddp.clients.private import Guard, guarded
 from fedddp.core.gaussian import diagonal
 from fedddp.exchange.group import Exchange
 from fedddp.local import adam, ivon, sgd
@@ -22,6 +24,7 @@ from fedddp.runs.build import make_federation, make_task
 
 EVEN = ["data.fraction=0.1", "split.name=iid", "split.clients=10", "method=fedavg"]
 TURNS = 15
+SOLVERS = ("sgd", "adam", "ivon")
 
 
 def call(words: list[str], exchange: Exchange) -> list[dict[str, Any]]:
@@ -30,15 +33,20 @@ def call(words: list[str], exchange: Exchange) -> list[dict[str, Any]]:
     task = make_task(config, exchange.device)
     federation = make_federation(config, task, exchange)
     width = min(federation.plan.width, task.num_clients)
-    row = measure(Cohort(tuple(range(width)), 0, task, federation.oracle))
+    ids = tuple(range(width))
+    guard = Guard(clip=1.0, noise=1.0)
+    row = measure(*(made(ids, 0, task, federation.oracle) for made in (Cohort, guarded(guard))))
     if exchange.rank == 0:
         print(line(row), flush=True)
     return [row]
 
 
-def measure(cohort: Cohort) -> dict[str, Any]:
-    """Milliseconds per client and step: medians over turns; the ratio is the median of the turns' ratios."""
-    fits = _fits(cohort)
+def measure(cohort: Cohort, private: Cohort) -> dict[str, Any]:
+    """Milliseconds per client and step: medians over turns; ratios are medians of the turns' ratios."""
+    fits = _fits(cohort) | {f"private {name}": fit for name, fit in _fits(private).items() if name != "noise"}
+    size, rows = torch.empty(len(cohort), cohort.task.layout.numel), int(cohort.steps(1, 32).max())
+    noise = private.noise("privacy")
+    fits["gaussian"] = lambda: [noise.fill(size) for _ in range(rows)]
     steps = int(cohort.steps(1, 32).sum())
     taken: dict[str, list[float]] = {name: [] for name in fits}
     for turn in range(TURNS):
@@ -48,8 +56,12 @@ def measure(cohort: Cohort) -> dict[str, Any]:
             if turn:  # the first warms up
                 taken[name].append((time.perf_counter() - start) / steps * 1e3)
     found = {name: statistics.median(values) for name, values in taken.items()}
-    ratios = [ours / theirs for ours, theirs in zip(taken["ivon"], taken["adam"], strict=True)]
-    return {"workload": "steps", "width": len(cohort), **found, "ivon_to_adam": statistics.median(ratios)}
+
+    def ratio(one: str, other: str) -> float:
+        return statistics.median(a / b for a, b in zip(taken[one], taken[other], strict=True))
+
+    ratios = {f"private_{name}_ratio": ratio(f"private {name}", name) for name in SOLVERS}
+    return {"workload": "steps", "width": len(cohort), **found, "ivon_to_adam": ratio("ivon", "adam"), **ratios}
 
 
 def _fits(cohort: Cohort) -> dict[str, Callable[[], object]]:
@@ -74,4 +86,6 @@ def _fits(cohort: Cohort) -> dict[str, Callable[[], object]]:
 def line(row: dict[str, Any]) -> str:
     cost = ", ".join(f"{name} {row[name]:.3f}" for name in ("sgd", "adam", "ivon", "noise"))
     share = row["noise"] / row["ivon"]
-    return f"steps    width {row['width']}: {cost} ms; ivon/adam {row['ivon_to_adam']:.2f}x; noise {share:.0%} of ivon"
+    plain = f"steps    width {row['width']}: {cost} ms; ivon/adam {row['ivon_to_adam']:.2f}x; noise {share:.0%} of ivon"
+    private = ", ".join(f"{n} {row[f'private {n}']:.3f} ({row[f'private_{n}_ratio']:.2f}x)" for n in SOLVERS)
+    return f"{plain}\n         private: {private} ms, of which noise {row['gaussian']:.3f}"

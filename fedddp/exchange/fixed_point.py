@@ -97,7 +97,7 @@ def cut(segments: Sequence[Segment | Table], size: int) -> list[Piece]:
 def all_reduce(transport: Transport, segments: Sequence[Segment | Table], hide: Hide = unmasked) -> None:
     """Add up over ranks, in pieces: while some are on their way, a later one is encoded or an earlier one decoded.
 
-    `hide` is done to a piece's words before any other rank can see them; its order is that of the pieces.
+    `hide` writes a piece's words, masked, to where other ranks can see them; its order is that of the pieces.
     """
     slots, size = transport.source.shape
     moving: deque[Callable[[], None]] = deque()
@@ -108,8 +108,7 @@ def all_reduce(transport: Transport, segments: Sequence[Segment | Table], hide: 
         else:  # the transport's memory may be seen by others
             own = torch.empty_like(transport.source[slot, : piece.words])
             piece.encode(own)
-            hide(own)
-            transport.source[slot, : piece.words] = own
+            hide(own, transport.source[slot, : piece.words])
         arrive = transport.start(slot, piece.words)
 
         def finish() -> None:

@@ -11,7 +11,7 @@ masks cancel to the bit. Two parties on the same rank need none: this rank sees 
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -81,17 +81,25 @@ class Masks:
         self.mask = torch.frombuffer(self.buffer, dtype=torch.int64)
         self.streams = [(Cipher(ChaCha20(p.key, nonce), mode=None).encryptor(), p.sign) for p in self.pairs]
 
-    def hide(self, words: Tensor) -> None:
-        """Add the next masks to this rank's words, in place."""
-        for part in words.split(CHUNK):
-            for stream, sign in self.streams:
-                size = 8 * part.numel()
-                stream.update_into(memoryview(self.zeros)[:size], memoryview(self.buffer)[:size])
-                part.add_(self.mask[: part.numel()].to(part.device), alpha=sign)
+    def hide(self, words: Tensor, into: Tensor) -> None:
+        """This rank's words and the next masks, of which only the sum is ever written into `into`."""
+        if not self.streams:
+            into.copy_(words)
+            return
+        *others, last = self.streams
+        for part, seen in zip(words.split(CHUNK), into.split(CHUNK), strict=True):
+            for pair in others:
+                self._add(part, pair, part)
+            self._add(part, last, seen)
+
+    def _add(self, part: Tensor, pair: tuple[Any, int], into: Tensor) -> None:
+        (stream, sign), size = pair, 8 * part.numel()
+        stream.update_into(memoryview(self.zeros)[:size], memoryview(self.buffer)[:size])
+        torch.add(part, self.mask[: part.numel()].to(part.device), alpha=sign, out=into)
 
 
-Hide = Callable[[Tensor], None]
+Hide = Callable[[Tensor, Tensor], None]
 
 
-def unmasked(words: Tensor) -> None:
+def unmasked(words: Tensor, into: Tensor) -> None:
     """The plain sum."""
