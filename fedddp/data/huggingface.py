@@ -32,35 +32,15 @@ class Source(Arrays):
         check("data.path", self.path, bool(self.path), "a folder or a name on the hub")
         here = Path(self.path).expanduser()
         place = here if here.is_dir() else root(self.root) / self.path
-        columns = {part: self._columns(place, split) for part, split in (("train", self.train), ("test", self.test))}
-        arrays = {f"{part}_inputs": numbers(columns[part][self.inputs]) for part in columns}
-        named, names = self._numbered(columns, self.targets)
+        found = {part: columns(self, place, split) for part, split in (("train", self.train), ("test", self.test))}
+        arrays = {f"{part}_inputs": numbers(found[part][self.inputs]) for part in found}
+        named, names = self._numbered(found, self.targets)
         arrays |= {f"{part}_targets": values for part, values in named.items()}
         owners: tuple[str, ...] = ()
         if self.clients:
-            numbered, owners = self._numbered(columns, self.clients)
+            numbered, owners = self._numbered(found, self.clients)
             arrays |= {f"{part}_clients": values for part, values in numbered.items()}
         return self.from_arrays(arrays, self.path, names, owners)
-
-    def _columns(self, place: Path, split: str) -> dict[str, list[Any]]:
-        """The wanted columns of a split, as plain lists."""
-        files = sorted(file for folder in (place, place / "data") for file in folder.glob(f"{split}*.parquet"))
-        if files:
-            tables = [_parquet(file) for file in files]
-        elif any(place.rglob("*.parquet")):
-            raise ValueError(f"{place}: has parquet files, but none whose name begins with {split}")
-        else:
-            tables = [_by_package(self.path, place, split)]
-        wanted = [name for name in (self.inputs, self.targets, self.clients) if name]
-        for name in wanted:
-            key = next(key for key in ("inputs", "targets", "clients") if getattr(self, key) == name)
-            check(f"data.{key}", name, name in tables[0].column_names, f"one of {', '.join(tables[0].column_names)}")
-        columns = {name: [cell for table in tables for cell in table.column(name).to_pylist()] for name in wanted}
-        for name, cells in columns.items():
-            check("data.path", self.path, bool(cells), f"a set whose split {split} has rows")
-            if any(cell is None for cell in cells):
-                raise ValueError(f"data.path={self.path}: the column {name} of the split {split} has empty cells")
-        return columns
 
     def _numbered(self, columns: dict[str, Any], name: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         """A column of both parts as numbers; texts are numbered alike in both."""
@@ -73,6 +53,27 @@ class Source(Arrays):
         numbered, names = labels(cells["train"] + cells["test"])
         train, test = numbered.split([len(cells["train"]), len(cells["test"])])
         return {"train": train, "test": test}, names
+
+
+def columns(source: Source, place: Path, split: str) -> dict[str, list[Any]]:
+    """The columns that a source names, of a split, as plain lists."""
+    files = sorted(file for folder in (place, place / "data") for file in folder.glob(f"{split}*.parquet"))
+    if files:
+        tables = [_parquet(file) for file in files]
+    elif any(place.rglob("*.parquet")):
+        raise ValueError(f"{place}: has parquet files, but none whose name begins with {split}")
+    else:
+        tables = [_by_package(source.path, place, split)]
+    wanted = [name for name in (source.inputs, source.targets, source.clients) if name]
+    for name in wanted:
+        key = next(key for key in ("inputs", "targets", "clients") if getattr(source, key) == name)
+        check(f"data.{key}", name, name in tables[0].column_names, f"one of {', '.join(tables[0].column_names)}")
+    found = {name: [cell for table in tables for cell in table.column(name).to_pylist()] for name in wanted}
+    for name, cells in found.items():
+        check("data.path", source.path, bool(cells), f"a set whose split {split} has rows")
+        if any(cell is None for cell in cells):
+            raise ValueError(f"data.path={source.path}: the column {name} of the split {split} has empty cells")
+    return found
 
 
 def _parquet(file: Path) -> Any:
