@@ -20,3 +20,13 @@ class WithBatchNorm(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.norm(self.linear(inputs.flatten(1)))
+
+
+class ConvBatchNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 4, 3, stride=2), nn.BatchNorm2d(4)
+        self.head = nn.Linear(36, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.norm(self.conv(inputs.unsqueeze(1))).relu().flatten(1))

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import fedddp
+from tests import small_transformer
 
 TREE = Path(__file__).parent.parent
 SMALL = {"data.test_fraction": 0.85, "evaluation.histograms": 0, "local.epochs": 1}
@@ -219,11 +220,14 @@ def test_a_sweep_and_a_report(here):
     assert "fedprox" in Path("table.md").read_text()
 
 
-def test_the_tutorial_runs_as_a_notebook(here):
+@pytest.mark.parametrize("tutorial", ["first_federation", "own_text"])
+def test_a_tutorial_runs_as_a_notebook(here, tutorial):
     import jupytext
     import nbclient
 
-    notebook = jupytext.read(TREE / "docs" / "tutorials" / "first_federation.py")
+    if tutorial == "own_text":
+        small_transformer.needs()
+    notebook = jupytext.read(TREE / "docs" / "tutorials" / f"{tutorial}.py")
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
     texts = [
         "".join(o.get("text", o.get("data", {}).get("text/plain", "")))
@@ -231,4 +235,4 @@ def test_the_tutorial_runs_as_a_notebook(here):
         for o in c.get("outputs", ())
     ]
     assert any("accuracy" in text for text in texts)
-    assert any("rome" in text for text in texts)
+    assert any(("rome" if tutorial == "first_federation" else "mutual_information") in text for text in texts)

@@ -8,22 +8,24 @@ products of float32 keep 10 bits (errors up to 0.1 %), is said in the same place
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fedddp.clients.oracle import Oracle
+from fedddp.core.model import call
 from fedddp.core.objective import Objective
 from fedddp.core.params import Layout
 
 
 class Autocast(Oracle):
-    def __init__(self, module: nn.Module, layout: Layout, objective: Objective, vectorise: bool = True) -> None:
-        super().__init__(module, layout, objective, vectorise)
+    def __init__(
+        self, module: nn.Module, layout: Layout, objective: Objective, vectorise: bool = True, micro: int = 0
+    ) -> None:
+        super().__init__(module, layout, objective, vectorise, micro)
         self.chain = None  # its products write float32 views
 
     def _loss(
         self, params: dict[str, Tensor], inputs: Tensor, targets: Tensor, weights: Tensor | None = None
     ) -> Tensor:
         with torch.autocast(targets.device.type, torch.bfloat16, cache_enabled=False):
-            outputs = functional_call(self.module, params, (inputs,))
+            outputs = call(self.module, params, inputs)
         losses = self.objective.loss(outputs.float(), targets)
         return losses.mean() if weights is None else (losses * weights).sum() / weights.sum()

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from fedddp.clients.augment import Crops
 from fedddp.clients.dropout import Masks
@@ -15,8 +14,11 @@ from fedddp.clients.feed import examples, feed, send
 from fedddp.clients.graphs import Graphs, Now, Work, rows_of
 from fedddp.clients.noise import Normal
 from fedddp.clients.oracle import Oracle
+from fedddp.core.data import MASK
 from fedddp.core.rng import key, permutations
 from fedddp.core.task import Task
+
+BUCKET = 8  # batches whose examples are sorted by length
 
 
 class Batch(NamedTuple):
@@ -89,6 +91,7 @@ class Cohort:
     parts: list[tuple[Tensor, "Cohort"]] = field(default_factory=list)  # cohorts of some of the rows
     graphs: Graphs | None = None  # how steps are recorded and replayed, where they are
     ends: bool = False  # whether the losses of the first and the last batch are wanted
+    state: Tensor | None = None  # [C, S] buffers of each client's model, where they are federated; steps move them
 
     def steered(self, turn: Turn) -> "Cohort":
         """The same clients, for a solver that sees turn(theta, gradient, batch) [c, P] in place of each gradient."""
@@ -106,6 +109,11 @@ class Cohort:
 
         Each `member` above 0 has streams of its own: an ensemble's second training sees another order and noise.
         """
+        if self.state is not None:
+            raise ValueError(
+                "model.buffers: a method with several members for each client, and federation.fits, need a model "
+                "without federated buffers; choose model.buffers=freeze"
+            )
         task, ids = self.task, tuple(self.ids[row] for row in rows.tolist())
         if member:
             seed = key(task.streams.seed, "member", member)
@@ -155,9 +163,19 @@ class Cohort:
     def grad(self, theta: Tensor, batch: Batch, out: Tensor | None = None) -> Tensor:
         """Gradient [c, P] of each client's mean loss over its batch."""
         masks = self.oracle.dropout.masks(batch.inputs, self._masks, self.task.dtype) if self.oracle.dropout else {}
-        grad, loss = self.oracle(theta if self.draw is None else self.draw(theta), *batch, out=out, masks=masks)
+        point = theta if self.draw is None else self.draw(theta)
+        grad, loss = self.oracle(point, *batch, out=out, masks=masks, buffers=self._rows(len(theta)))
         self.counted.note(loss)
         return grad if self.turn is None else self.turn(theta, grad, batch)
+
+    def _rows(self, count: int) -> Tensor | None:
+        """The buffers of the first clients."""
+        if self.state is None and self.task.state is not None:
+            raise ValueError(
+                "model.buffers: local work outside of a round (evaluation.personal, say) has no buffers to begin with; "
+                "choose model.buffers=freeze"
+            )
+        return None if self.state is None else self.state[:count]
 
     def loss(self, theta: Tensor, batch: Batch) -> Tensor:
         """[c] each client's mean loss over its batch at theta [c, P], without a gradient and without dropout."""
@@ -173,10 +191,10 @@ class Cohort:
         return total
 
     def _sum_loss(self, theta: Tensor, batch: Batch) -> Tensor:
-        self.task.module.eval()
         rows = []
-        for row, point in enumerate(theta):
-            outputs = functional_call(self.task.module, self.task.layout.views(point), (batch.inputs[row],))
+        points = theta if self.state is None else torch.cat([theta, self.state[: len(theta)]], 1)
+        for row, point in enumerate(points):
+            outputs = self.task.evaluate(point, batch.inputs[row])
             losses = self.task.objective.loss(outputs, batch.targets[row])
             rows.append(losses.sum() if batch.weights is None else (losses * batch.weights[row]).sum())
         return torch.stack(rows) if rows else theta.new_zeros(0)
@@ -248,6 +266,8 @@ class Cohort:
         if self.task.streams.kind == "common":
             order = self._by_class(order.argsort(2))
         batch_size = min(batch_size, order.shape[2])
+        if MASK in self.task.data.named:
+            self._by_length(order, batch_size)
         per_epoch = -(-sizes // batch_size).unsqueeze(1)
         step = torch.arange(int(epochs * per_epoch.max())).unsqueeze(0)
         epoch, within = (step // per_epoch).clamp_max(epochs - 1), step % per_epoch
@@ -258,6 +278,20 @@ class Cohort:
         local = order[rows, epoch.unsqueeze(2), position]
         start = self.task.shards.offsets[list(self.ids)].view(-1, 1, 1)
         return self.task.shards.order[(start + local).transpose(0, 1).contiguous()], real.T
+
+    def _by_length(self, order: Tensor, batch_size: int) -> None:
+        """Within every BUCKET batches of a client's shuffled epoch [C, epochs, N], shorter examples first, in place.
+
+        So a batch's examples are about equally long, and little of it is padding.
+        """
+        data = self.task.data
+        for row, client in enumerate(self.ids):
+            index = self.task.shards.of_client(client)
+            lengths = data.lengths(data.train.inputs[index])
+            assert lengths is not None
+            for epoch in order[row, :, : len(index)]:
+                for some in epoch.split(BUCKET * batch_size):
+                    some.copy_(some[lengths[some].argsort(stable=True)])
 
     def _by_class(self, ranks: Tensor) -> Tensor:
         """Ranks [C, epochs, N] among a client's examples ordered by class, as places in its own order.
@@ -292,7 +326,7 @@ class Cohort:
         total = torch.zeros_like(theta)
         for batch in self.everything():
             rows = len(batch.inputs)
-            grad, _ = self.oracle(theta[:rows], *batch)
+            grad, _ = self.oracle(theta[:rows], *batch, buffers=self._rows(rows), learn=self.state is None)
             count = batch.targets.shape[1] if batch.weights is None else batch.weights.sum(1, keepdim=True)
             total[:rows] += grad * count
         return total

@@ -21,6 +21,7 @@ from torch.func import functional_call, grad, jacrev, vjp, vmap
 from fedddp.clients.cohort import Cohort
 from fedddp.core.gaussian import Family, full, isotropic
 from fedddp.core.objective import Objective
+from fedddp.core.params import trained
 from fedddp.core.task import Task
 
 CURVATURES = ("ggn", "exact")
@@ -223,7 +224,7 @@ def _by_layer(
     place, views = task.layout.slices(), task.layout.views(theta)
     taps, outputs = tapped(task, theta, inputs)
     if wanted is not None:
-        taps = [t for t in taps if any(f"{t[0]}{n}" in wanted for n, _ in t[1].named_parameters(recurse=False))]
+        taps = [t for t in taps if any(f"{t[0]}{n}" in wanted for n in trained(t[1]))]
     squared = [torch.zeros_like(output) for _, _, _, output in taps]
     patches = [patches_of(layer, x) for _, layer, x, _ in taps]
     for slopes in slopes_at(taps, outputs, columns(outputs.detach(), targets)):
@@ -233,14 +234,15 @@ def _by_layer(
             if _plain_linear(layer, x):  # Σ_c can be taken before the product with x²
                 sum_.addcmul_(g, g)
                 continue
-            own = {n: views[f"{name}{n}"] for n, _ in layer.named_parameters(recurse=False)}
+            own = {n: views[f"{name}{n}"] for n in trained(layer)}
             each = _per_example(layer, own, x, g) if patch is None else _of_convolution(layer, patch, g)
-            for n, gradient in each.items():
-                total[place[f"{name}{n}"]] += gradient.square().sum(0).flatten()
+            for n in own:
+                total[place[f"{name}{n}"]] += each[n].square().sum(0).flatten()
     for (name, layer, x, _), sum_ in zip(taps, squared, strict=True):
         if _plain_linear(layer, x):
-            total[place[f"{name}weight"]] += (sum_.T @ x.square()).flatten()
-            if layer.bias is not None:
+            if layer.weight.requires_grad:
+                total[place[f"{name}weight"]] += (sum_.T @ x.square()).flatten()
+            if layer.bias is not None and layer.bias.requires_grad:
                 total[place[f"{name}bias"]] += sum_.sum(0)
     return total
 
@@ -315,7 +317,7 @@ def slopes_at(taps: list[Tap], outputs: Tensor, vectors: Iterable[Tensor]) -> It
 
 @contextmanager
 def _tapped(module: nn.Module) -> Iterator[list[Tap]]:
-    """Collects (name, layer, input, output) of every layer with parameters of its own as the module is called."""
+    """Collects (name, layer, input, output) of every layer with trained parameters as the module is called."""
     taps: list[Tap] = []
 
     def tap(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
@@ -327,7 +329,7 @@ def _tapped(module: nn.Module) -> Iterator[list[Tap]]:
 
         return hook
 
-    named = [(n, m) for n, m in module.named_modules() if list(m.parameters(recurse=False))]
+    named = [(n, m) for n, m in module.named_modules() if trained(m)]
     handles = [m.register_forward_hook(tap(n)) for n, m in named]
     try:
         yield taps
@@ -343,7 +345,8 @@ def _plain_linear(layer: nn.Module, x: Tensor) -> bool:
 def _chunk(module: nn.Module) -> int:
     """Examples at a time, so that per-example gradients of the largest layer have room."""
     layers = (layer for layer in module.modules() if not isinstance(layer, nn.Linear))
-    largest = max((p.numel() for layer in layers for p in layer.parameters(recurse=False)), default=1)
+    sizes = (p.numel() for layer in layers for p in layer.parameters(recurse=False) if p.requires_grad)
+    largest = max(sizes, default=1)
     return max(1, min(CHUNK, ROOM // largest))
 
 
@@ -357,6 +360,5 @@ def examples(cohort: Cohort, batch_size: int) -> Iterator[tuple[int, Tensor, Ten
 
 def _outputs(task: Task, theta: Tensor, inputs: Tensor) -> Tensor:
     """[B, ..., V] without dropout; a single output has an axis of its own."""
-    task.module.eval()
-    outputs: Tensor = functional_call(task.module, task.layout.views(theta), (inputs,))
+    outputs = task.evaluate(theta, inputs)
     return outputs.unsqueeze(-1) if outputs.dim() == 1 else outputs

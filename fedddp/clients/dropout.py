@@ -74,7 +74,8 @@ class Dropout:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.layers = {f"{name}.mask": layer for name, layer in _replace(module).items()}
-        self._seen = False
+        self._shape: torch.Size | None = None  # of the examples that the layers' masks are made for
+        self._shapes: dict[torch.Size, dict[str, tuple[int, ...]]] = {}  # of the masks, by that
 
     def __bool__(self) -> bool:
         return bool(self.layers)
@@ -92,16 +93,24 @@ class Dropout:
         return made
 
     def probe(self, batch: Tensor) -> None:
-        """Before the first step: find each mask's shape, and that nothing else in the module is random."""
-        if self._seen or not len(batch):
+        """Before the first step of a shape: find each mask's shape, and that nothing else in the module is random."""
+        shape = batch.shape[2:]
+        if shape == self._shape or not len(batch) or (self._shape is not None and not self.layers):
             return
-        self._seen = True
-        inputs = batch[0, :3]
+        if shape not in self._shapes:
+            self._look(batch[0, :3])
+            self._shapes[shape] = {name: layer.shape for name, layer in self.layers.items()}
+        for name, layer in self.layers.items():
+            layer.shape = self._shapes[shape][name]
+        self._shape = shape
+
+    def _look(self, inputs: Tensor) -> None:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             self._find_shapes(inputs)
             ones = {name: torch.ones(1, *layer.shape, device=inputs.device) for name, layer in self.layers.items()}
+            kept = {name: own.clone() for name, own in self.module.named_buffers()}  # this is no step
             before = torch.get_rng_state()
-            functional_call(self.module.train(), ones, (inputs,))
+            functional_call(self.module.train(), kept | ones, (inputs,))
             if not torch.equal(before, torch.get_rng_state()):
                 raise ValueError(
                     "model: draws random numbers of its own in training (F.dropout, or a layer with a dropout "

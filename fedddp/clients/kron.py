@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.curvature import examples, patches_of, roots, slopes_at, tapped
-from fedddp.core.params import Layout
+from fedddp.core.params import Layout, trained
 from fedddp.core.task import Task
 
 CHUNK = 512  # examples at a time
@@ -127,7 +127,7 @@ def kron(cohort: Cohort, theta: Tensor) -> Kron:
 def refuse_other_layers(task: Task) -> None:
     """K-FAC is defined for linear and convolutional layers."""
     for name, layer in task.module.named_modules():
-        if list(layer.parameters(recurse=False)) and not _has_factors(layer):
+        if trained(layer) and not _has_factors(layer):
             raise ValueError(
                 f"kron curvature: layer {name!r} is a {type(layer).__name__}; only Linear and Conv2d (without groups, "
                 "padded with a number of zeros) have Kronecker factors: use the diagonal, or a model without it"

@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 
 from fedddp.clients.chain import Chain, shorten
 from fedddp.clients.dropout import Dropout
+from fedddp.core.model import call
 from fedddp.core.objective import Objective
 from fedddp.core.params import Layout
 
@@ -17,10 +18,14 @@ NO_MASKS: Mapping[str, Tensor] = {}
 class Oracle:
     """Losses and gradients of a module at stacked flat parameters [C, P]."""
 
-    def __init__(self, module: nn.Module, layout: Layout, objective: Objective, vectorise: bool = True) -> None:
-        self.module, self.layout, self.objective, self.vectorise = module, layout, objective, vectorise
+    def __init__(
+        self, module: nn.Module, layout: Layout, objective: Objective, vectorise: bool = True, micro: int = 0
+    ) -> None:
+        """`micro`: most examples of a client that are computed together, one client after the other; 0: all."""
+        self.module, self.layout, self.objective, self.vectorise = module, layout, objective, vectorise and not micro
+        self.micro = micro
         self.dropout = Dropout(module)
-        self.chain = Chain.of(module, layout, objective) if vectorise else None
+        self.chain = Chain.of(module, layout, objective) if self.vectorise else None
         self.pixels_last = PixelsLast(module)
         self._stacked: Callable[..., Tensor] = vmap(self._loss)
 
@@ -33,23 +38,28 @@ class Oracle:
         counts: Sequence[int] | None = None,
         out: Tensor | None = None,
         masks: Mapping[str, Tensor] = NO_MASKS,
+        buffers: Tensor | None = None,
+        learn: bool = True,
     ) -> tuple[Tensor, Tensor]:
         """grad [c, P] and loss [c] of the (weighted) mean loss over each client's batch [c, B, ...].
 
         Without masks there is no dropout. A single row is always looped: vmap of one costs more and gives nothing.
         `counts` are the real examples of a batch with weights, for those who compute without its padding.
+        `buffers` [c, S] are each client's own; layers move them in place, unless they are not to `learn`.
         """
         grad = torch.empty_like(theta) if out is None else out
         if self.chain is not None and self.chain.takes(inputs):
             with torch.enable_grad():
                 return grad, self.chain(theta, inputs, targets, weights, grad)
         self.dropout.probe(inputs)
-        self._train(bool(masks) or not self.dropout)
+        self._train(learn and (bool(masks) or not self.dropout))
+        state = {} if buffers is None else self.layout.of_buffers(buffers)
+        padded = weights is not None and buffers is not None  # statistics would be of the padding, too
         with torch.enable_grad():
-            if self.vectorise and len(theta) > 1:
-                return grad, self._by_vmap(theta, inputs, targets, weights, grad, masks)
+            if self.vectorise and len(theta) > 1 and not padded:
+                return grad, self._by_vmap(theta, inputs, targets, weights, grad, masks, state)
             with self.pixels_last:
-                return grad, self._by_loop(theta, inputs, targets, weights, counts, grad, masks)
+                return grad, self._by_loop(theta, inputs, targets, weights, counts, grad, masks, state)
 
     def clipped(
         self, theta: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor | None, clip: float, out: Tensor | None
@@ -89,11 +99,16 @@ class Oracle:
         weights: Tensor | None,
         grad: Tensor,
         masks: Mapping[str, Tensor],
+        state: Mapping[str, Tensor],
     ) -> Tensor:
         """Forward under vmap, backward by plain autograd into views of the flat gradient."""
         params = {n: v.requires_grad_() for n, v in self.layout.views(theta.detach()).items()}
         extra = () if weights is None else (weights,)
-        losses = self._stacked({**params, **masks}, inputs, targets, *extra)
+        # vmap would move a copy of what is strided
+        moved = {name: buffer.contiguous().clone() for name, buffer in state.items()}
+        losses = self._stacked({**params, **masks, **moved}, inputs, targets, *extra)
+        for name, buffer in state.items():
+            buffer.copy_(moved[name])
         pieces = torch.autograd.grad(losses.sum(), list(params.values()))
         torch._foreach_copy_(list(self.layout.views(grad).values()), list(pieces))
         return losses.detach()
@@ -107,26 +122,44 @@ class Oracle:
         counts: Sequence[int] | None,
         grad: Tensor,
         masks: Mapping[str, Tensor],
+        state: Mapping[str, Tensor],
     ) -> Tensor:
         """Plain autograd, one client after the other; on a CPU without the padding of short batches.
 
         Elsewhere they keep it, with weight 0: so that a step has few shapes, and nobody need know how long it is.
         """
         losses = []
-        if not theta.is_cpu:
+        if not theta.is_cpu and not state and not self.micro:
             counts = None
         elif counts is None and weights is not None:
             counts = (weights > 0).sum(1).tolist()
         for row in range(len(theta)):
             params = {n: v.requires_grad_() for n, v in self.layout.views(theta[row].detach()).items()}
-            used = slice(None) if counts is None else slice(counts[row])
-            own = {name: mask[row, used] for name, mask in masks.items()}
+            count = inputs.shape[1] if counts is None else counts[row]
             by = None if counts is not None or weights is None else weights[row]
-            loss = self._loss(params | own, inputs[row, used], targets[row, used], by)
-            pieces = torch.autograd.grad(loss, list(params.values()))
-            torch._foreach_copy_(list(self.layout.views(grad[row]).values()), list(pieces))
-            losses.append(loss.detach())
+            into = list(self.layout.views(grad[row]).values())
+            total = theta.new_zeros(())
+            for used in self._pieces(count):
+                own = {name: mask[row, used] for name, mask in masks.items()}
+                own |= {name: buffer[row] for name, buffer in state.items()}
+                loss = self._loss(params | own, inputs[row, used], targets[row, used], by)
+                pieces = list(torch.autograd.grad(loss, list(params.values())))
+                share = (used.stop - used.start) / count
+                if share == 1:
+                    total = loss.detach()
+                    torch._foreach_copy_(into, pieces)
+                    break
+                if used.start == 0:
+                    grad[row].zero_()
+                torch._foreach_add_(into, pieces, alpha=share)
+                total += share * loss.detach()
+            losses.append(total)
         return torch.stack(losses)
+
+    def _pieces(self, count: int) -> list[slice]:
+        """Examples that are computed together, of a client's `count`."""
+        step = self.micro or count
+        return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
     def _train(self, wanted: bool) -> None:
         """The module's mode; walking through its layers is dear, so only when it changes."""
@@ -136,7 +169,7 @@ class Oracle:
     def _loss(
         self, params: dict[str, Tensor], inputs: Tensor, targets: Tensor, weights: Tensor | None = None
     ) -> Tensor:
-        outputs = functional_call(self.module, params, (inputs,))
+        outputs = call(self.module, params, inputs)
         losses = self.objective.loss(outputs, targets)
         return losses.mean() if weights is None else (losses * weights).sum() / weights.sum()
 

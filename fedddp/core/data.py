@@ -14,6 +14,7 @@ on the CPU:
               int64 [N, T]           the next token at each position, IGNORED where there is none; classes: of tokens
               0 or 1 [N, L]          for each of several labels; classes=L
               float [N] or [N, D]    numbers; classes=0
+    inputs    [N, names, ...]        several inputs side by side, handed to the model by their names: named=("ids", ...)
     clients   int64 [N]              whose each example is, where the data says so: for the split `natural`
 
 `load` is called on every rank and must give the same examples in the same order on all of them, so what it draws at
@@ -34,6 +35,8 @@ from fedddp.core import kernels
 from fedddp.core.contract import Contract
 
 IGNORED = -100  # the target of a position that is only padding; torch's own convention
+MASK = "attention_mask"  # the named input that is 1 where another one's position is no padding
+STEP = 8  # a batch's positions are cut to a multiple of it, so that steps have few shapes
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,8 @@ class Dataset:
     tokens: bool = False  # integer inputs that stay integers
     label_names: tuple[str, ...] = ()
     client_names: tuple[str, ...] = ()  # of the natural clients, by their number
+    named: tuple[str, ...] = ()  # what the model calls its inputs, which lie side by side [N, names, ...]
+    strange: Examples | None = None  # inputs of none of the classes, whose predictions should be unsure
     bag: int = 0  # above 0: stored word numbers 1..bag become a bag of words; 0 is padding, bag + 1 an unknown word
     held: Held | None = None  # what a device holds of the training examples
     streamed: bool = False  # whether a device is sent every batch instead
@@ -102,7 +107,7 @@ class Dataset:
     def prepare(self, stored: Tensor, dtype: torch.dtype) -> Tensor:
         """Stored inputs as the model sees them."""
         if self.tokens:
-            return stored.long()
+            return self._without_padding(stored.long())
         if self.bag:
             return bag_of_words(stored.long(), self.bag, dtype)
         inputs = stored.to(dtype, copy=True)
@@ -115,6 +120,20 @@ class Dataset:
         elif self.shift != 0.0:
             inputs += self.shift
         return inputs
+
+    def lengths(self, stored: Tensor) -> Tensor | None:
+        """Positions [...] up to an input's last real one, where a mask tells them."""
+        if MASK not in self.named:
+            return None
+        real = stored.select(-2, self.named.index(MASK)) != 0
+        return (real * torch.arange(1, real.shape[-1] + 1, device=real.device)).amax(-1)
+
+    def _without_padding(self, stored: Tensor) -> Tensor:
+        """Inputs [..., names, T] up to the last position that is real in any of them."""
+        lengths = self.lengths(stored)
+        if lengths is None or not lengths.numel():
+            return stored
+        return stored[..., : -(-max(1, int(lengths.max())) // STEP) * STEP]
 
     def gather(
         self, index: Tensor, dtype: torch.dtype, space: Tensor | None = None, source: Examples | None = None

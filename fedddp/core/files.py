@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +176,16 @@ class Appended:
 
     def close(self) -> None:
         self.file.close()
+
+
+def folder(key: str, path: str) -> Path:
+    """A folder from the current one; or package/folder, of a package that is installed."""
+    place = Path(path).expanduser()
+    if place.is_dir():
+        return place
+    package, _, inside = path.partition("/")
+    found = find_spec(package) if package.isidentifier() else None
+    for root in (found.submodule_search_locations or ()) if found is not None else ():
+        if (Path(root) / inside).is_dir():
+            return Path(root) / inside
+    raise ValueError(f"{key}={path}: no such folder, nor one of an installed package; nothing is downloaded")

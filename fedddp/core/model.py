@@ -5,13 +5,16 @@
         def build(self, shape, outputs):
             return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), self.hidden), nn.ReLU(), ...)
 
-Its parameters start as the module draws them, from the model's own seed. Batch normalisation is refused: its running
-statistics have no federated meaning.
+Its parameters start as the module draws them, from the model's own seed; those that require no gradient stay so, and
+are not sent. Running statistics (BatchNorm) are refused unless model.buffers says what becomes of them.
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from fedddp.core.contract import Contract
 
@@ -25,3 +28,21 @@ class Model(Contract, extends=True):
         of words, [T] of tokens. `outputs` is the number of classes, labels or different tokens, whose logits are wanted
         (two classes have two, but one with model.loss=binary); for regression, of a target's numbers, mostly 1.
         """
+
+
+class Named:
+    """A hook that hands a module several inputs, which lie side by side [B, names, ...], by their names."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        if len(args) != 1 or given:  # somebody names them already
+            return None
+        return (), dict(zip(self.names, args[0].unbind(1), strict=True))
+
+
+def call(module: nn.Module, named: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    """The module's outputs with these parameters and buffers in place of its own; of a library's output, the logits."""
+    found = functional_call(module, dict(named), (inputs,))
+    return found["logits"] if isinstance(found, Mapping) and "logits" in found else found

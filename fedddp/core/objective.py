@@ -106,6 +106,7 @@ class NextToken(CrossEntropy):
     axes: ClassVar[int] = 2
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        targets = targets[:, : outputs.shape[1]]  # what was cut off is padding
         flat = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="none")
         return flat.view(targets.shape).sum(1) / (targets != IGNORED).sum(1).clamp_min(1)
 
@@ -113,10 +114,12 @@ class NextToken(CrossEntropy):
         return outputs.softmax(-1)  # not in double precision: a vocabulary is large
 
     def tally(self, probabilities: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        targets = targets[:, : probabilities.shape[1]]
         real = targets != IGNORED
         return super().tally(probabilities[real].double(), targets[real])
 
     def tally_by(self, probabilities: Tensor, targets: Tensor, group: Tensor, groups: int) -> Tensor:
+        targets = targets[:, : probabilities.shape[1]]
         real = targets != IGNORED
         owner = group.unsqueeze(1).expand_as(targets)[real]
         return super().tally_by(probabilities[real].double(), targets[real], owner, groups)

@@ -86,14 +86,15 @@ def refuse_outputs(task: Task, name: str) -> None:
     shape, training = list(task.data.input_shape), task.module.training
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            found: Any = task.outputs(task.initial, inputs[row : row + 1])
+            found: Any = task.outputs(task.start, inputs[row : row + 1])
     except Exception as error:  # a module of the user's own may fail in any way
         raise ValueError(f"model={name}: fails on an input of shape {shape}: {first_line(error)}") from error
     finally:
         task.module.train(training)
     wanted = [1, task.objective.outputs(task.data)]
     if isinstance(task.objective, NextToken):
-        wanted.insert(1, task.data.train.targets.shape[1])
+        length = task.data.prepare(inputs[row : row + 1], task.dtype).shape[-1]
+        wanted.insert(1, length if task.data.named else task.data.train.targets.shape[1])
     got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
     alone = isinstance(task.objective, SquaredError) and wanted == [1, 1] and got == [1]
     if got != wanted and not alone:

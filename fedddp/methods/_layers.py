@@ -5,16 +5,14 @@ from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
+from fedddp.core.params import trained
 from fedddp.core.task import Task
 
 
 def outputs(task: Task, theta: Tensor, inputs: Tensor) -> Tensor:
     """The model's outputs at theta [P] for inputs as it sees them, without dropout."""
-    task.module.eval()
-    found: Tensor = functional_call(task.module, task.layout.views(theta), (inputs,))
-    return found
+    return task.evaluate(theta, inputs)
 
 
 def layer_inputs(task: Task, theta: Tensor, inputs: Tensor) -> dict[str, Tensor]:
@@ -58,7 +56,7 @@ def _reset(name: str, layer: nn.Module) -> None:
     reset: Callable[[], None] | None = getattr(layer, "reset_parameters", None)
     if reset is not None:
         reset()
-    elif list(layer.parameters(recurse=False)):
+    elif trained(layer):
         raise ValueError(
             f"model: layer {name or type(layer).__name__!r} has parameters but no reset_parameters(), so it cannot be "
             "started anew for an ensemble: give it one, or use method.members=1"

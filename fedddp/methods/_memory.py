@@ -12,11 +12,12 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from fedddp.clients.chain import Chain
 from fedddp.clients.cohort import Batch, Cohort
 from fedddp.core.check import check, check_count
+from fedddp.core.model import call
 from fedddp.core.objective import Binary, NextToken
 from fedddp.core.rng import stream
 from fedddp.core.task import Task
@@ -149,9 +150,9 @@ class Memory:
     def _outputs(self, params: dict[str, Tensor], rows: int) -> Tensor:
         """[c, m, ...]"""
         if self.vectorise and rows > 1:
-            return vmap(lambda own: functional_call(self.task.module, own, (self.inputs,)))(params)
+            return vmap(lambda own: call(self.task.module, own, self.inputs))(params)
         own = [{name: view[row] for name, view in params.items()} for row in range(rows)]
-        return torch.stack([functional_call(self.task.module, one, (self.inputs,)) for one in own])
+        return torch.stack([call(self.task.module, one, self.inputs) for one in own])
 
     def _slope(self, outputs: Tensor) -> Tensor:
         rows = len(outputs)

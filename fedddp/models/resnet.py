@@ -1,9 +1,10 @@
-"""Residual networks for small images (He et al. 2016): ResNet-20 and its kin, or ResNet-18; GroupNorm or none.
+"""Residual networks for small images (He et al. 2016): ResNet-20 and its kin, or ResNet-18; with a norm or none.
 
 depth 20, 32, 44, 56   16-32-64 channels, (depth - 2)/6 blocks each, shortcuts by subsampling and zero channels
 depth 18               64-128-256-512 channels, 2 blocks each, shortcuts by convolution 1x1
 
-Batch normalisation has no federated meaning here. ResNet-20 with 100 classes has 275,572 parameters.
+With norm=batch, model.buffers says what becomes of the running statistics.
+ResNet-20 with 100 classes has 275,572 parameters.
 """
 
 import torch.nn.functional as F
@@ -16,13 +17,13 @@ from fedddp.models._image import channels
 
 class Model(model.Model):
     depth: int = 20  # layers: 18, 20, 32, 44 or 56
-    norm: str = "group"  # of the convolutions: group or none
+    norm: str = "group"  # of the convolutions: group, batch or none
     groups: int = 2  # groups of each GroupNorm: 1, 2, 4, 8 or 16
     bias: bool = True  # whether the output layer adds a bias
 
     def __post_init__(self) -> None:
         check("model.depth", self.depth, self.depth in (18, 20, 32, 44, 56), "18, 20, 32, 44 or 56")
-        check("model.norm", self.norm, self.norm in ("group", "none"), "group or none")
+        check("model.norm", self.norm, self.norm in ("group", "batch", "none"), "group, batch or none")
         check("model.groups", self.groups, self.groups >= 1 and 16 % self.groups == 0, "1, 2, 4, 8 or 16")
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
@@ -36,7 +37,7 @@ class Model(model.Model):
                 layers.append(self._block(inputs, width, projects=large))
                 inputs = width
         module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, outputs, self.bias))
-        if self.norm == "group":  # without norms, torch's smaller default keeps the residual sums bounded
+        if self.norm != "none":  # without norms, torch's smaller default keeps the residual sums bounded
             for layer in module.modules():
                 if isinstance(layer, nn.Conv2d | nn.Linear):
                     nn.init.kaiming_normal_(layer.weight)
@@ -57,6 +58,8 @@ class Model(model.Model):
         return Residual(body, shortcut)
 
     def _norm(self, width: int) -> nn.Module:
+        if self.norm == "batch":
+            return nn.BatchNorm2d(width)
         return nn.GroupNorm(self.groups, width) if self.norm == "group" else nn.Identity()
 
 

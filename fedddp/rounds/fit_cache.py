@@ -71,6 +71,8 @@ def name_of(local: Descent, cohort: Cohort, start: Tensor) -> str:
     digest.update(repr(cohort.keys("order")).encode())
     if task.data.augment:
         digest.update(repr(cohort.keys("augment")).encode())
+    for frozen in (own for own in task.module.parameters() if not own.requires_grad):
+        digest.update(_bytes(frozen))
     for client in cohort.ids:
         index = task.shards.of_client(client)
         inputs, targets = task.data.train.inputs[index], task.data.train.targets[index]

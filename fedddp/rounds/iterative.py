@@ -29,6 +29,7 @@ class Iterative(Solver, extends=True):
     lr: float = 0.1  # learning rate of a client's steps on its mean loss, above 0
     epochs: int = 1  # passes over a client's data in a round, at least 1
     batch_size: int = 32  # examples in a step, at least 1; the last batch of an epoch may be smaller
+    micro_batch: int = 0  # examples of a step computed together, to the same gradient in less memory; 0: all of them
     clip: float = 0.0  # largest norm of a client's gradient; 0: no clipping
     schedule: str = "constant"  # of the learning rate over rounds: constant, cosine or linear
     decay: float = 1.0  # the learning rate's factor per round, beside the schedule, in (0, 1]
@@ -38,6 +39,7 @@ class Iterative(Solver, extends=True):
         check("local.lr", self.lr, self.lr > 0, "a number above 0")
         check_count("local.epochs", self.epochs)
         check_count("local.batch_size", self.batch_size)
+        check_count("local.micro_batch", self.micro_batch, least=0)
         check("local.clip", self.clip, self.clip >= 0, "0 for none, or the largest norm")
         check("local.decay", self.decay, 0 < self.decay <= 1, "in (0, 1]")
         check("local.schedule", self.schedule, self.schedule in SCHEDULES, " or ".join(SCHEDULES))

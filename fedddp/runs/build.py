@@ -1,7 +1,8 @@
 """From a configuration to the things a run is made of: task, plan, federation."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,26 +14,30 @@ from fedddp.clients.autocast import Autocast
 from fedddp.clients.graphs import Graphs, cuda_recorder
 from fedddp.clients.oracle import Oracle
 from fedddp.clients.private import guarded
+from fedddp.core.adapters import merges
 from fedddp.core.check import first_line
 from fedddp.core.data import Dataset
+from fedddp.core.model import Named
 from fedddp.core.objective import choose
-from fedddp.core.params import Layout, refuse_batch_norm
+from fedddp.core.params import Layout, freeze_batch_norm, refuse_batch_norm
 from fedddp.core.rng import Streams, stream
 from fedddp.core.shards import Shards
 from fedddp.core.sound import Measured, refuse_outputs, refuse_unfit
 from fedddp.core.task import Task
 from fedddp.exchange.group import Exchange
+from fedddp.rounds.buffers import Buffered
 from fedddp.rounds.compression import compressed
 from fedddp.rounds.cost import Cost
 from fedddp.rounds.federate import Federation
 from fedddp.rounds.fit_cache import Cached
-from fedddp.rounds.iterative import Descent
+from fedddp.rounds.iterative import Descent, Iterative
 from fedddp.rounds.method import Method
 from fedddp.rounds.personal_layers import PersonalSettings, personalised
 from fedddp.rounds.plan import Plan, default_width
 from fedddp.rounds.privacy import ranges
 from fedddp.rounds.secrecy import Secrecy, public_ranges
 from fedddp.rounds.solver import PointSolver, Solver
+from fedddp.rounds.stacking import Stacked
 from fedddp.rounds.store import ClientStore
 from fedddp.runs.config import Config
 from fedddp.runs.parts import hold_out
@@ -58,16 +63,18 @@ def make_task(config: Config, device: torch.device) -> Task:
         shards = shards.pooled()
     objective = choose(config["model.loss"], data)
     module, initial = make_module(config, data, objective.outputs(data), dtype)
+    layout = Layout.of(module, config["model.buffers"] in ("average", "local") or bool(merges(module)))
     streams = Streams(config.seed_of("federation"), config.federation.streams)
     return Task(
         module=module.to(device),
-        layout=Layout.of(module),
+        layout=layout,
         objective=objective,
         data=data.to(device),
         shards=shards,
         streams=streams,
         rounds=config.federation.rounds,
         initial=initial.to(device),
+        state=layout.state(module).to(device, dtype) if layout.buffers else None,
         dtype=dtype,
         device=device,
         unseen=unseen,
@@ -76,16 +83,28 @@ def make_task(config: Config, device: torch.device) -> Task:
 
 def make_module(config: Config, data: Dataset, outputs: int, dtype: torch.dtype) -> tuple[nn.Module, Tensor]:
     """The skeleton and its initial parameters, which depend on the model's seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        generator = stream(config.seed_of("model"), "model")
-        torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
+    with seeded(config.seed_of("model")):
         module = _build(config, data.input_shape, outputs)
-    refuse_batch_norm(module)
+    buffers = config["model.buffers"]
+    if buffers == "refuse":
+        refuse_batch_norm(module)
+    if buffers == "freeze":
+        freeze_batch_norm(module)
+    if data.named:
+        module.register_forward_pre_hook(Named(data.named), with_kwargs=True)
     module = module.to(dtype)
     layout = Layout.of(module)
     if layout.numel == 0:
         raise ValueError("model: has no parameters to train")
     return module, layout.flatten(dict(module.named_parameters()))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """What a model draws inside follows from the model's seed alone: its start, and what of it is frozen."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(torch.randint(2**62, (1,), generator=stream(seed, "model"))))
+        yield
 
 
 def _build(config: Config, shape: tuple[int, ...], outputs: int) -> nn.Module:
@@ -115,6 +134,8 @@ def make_federation(
     task = place_data(task, ids, place or config["data.place"])
     method = make_method(config, task)
     privacy = privacy or make_privacy(config, task, exchange)
+    if privacy is not None and task.state is not None:
+        raise ValueError("privacy: statistics of a model's buffers are not accounted for; choose model.buffers=freeze")
     seed, guard = config.seed_of("federation"), None
     if privacy is not None:
         if config["method.personal"]:
@@ -149,7 +170,10 @@ def make_method(config: Config, task: Task) -> Method[Any, Any, Any]:
         raise ValueError(
             f"method.personal: not for method={name}, whose clients have models of their own; leave it out"
         )
-    return personalised(compressed(config.method, config.exchange, name), wanted, task)
+    method = personalised(compressed(config.method, config.exchange, name), wanted, task)
+    if merges(task.module):
+        return Stacked(method, task)
+    return method if task.state is None else Buffered(method, config["model.buffers"] == "local")
 
 
 def make_secrecy(config: Config, task: Task, plan: Plan, own: dict[str, float]) -> Secrecy:
@@ -177,7 +201,13 @@ def make_oracle(config: Config, task: Task) -> Oracle:
     """How gradients are made: in bfloat16 if asked to."""
     settings = config.federation
     kind = Autocast if settings.autocast == "bf16" else Oracle
-    return kind(task.module, task.layout, config.method.objective(task.objective), settings.vectorise)
+    micro = config.local.micro_batch if isinstance(config.local, Iterative) else 0
+    if micro and task.state is not None and not merges(task.module):
+        raise ValueError(
+            f"local.micro_batch={micro}: parts of a batch have other running statistics than the whole; "
+            "choose model.buffers=freeze, or local.micro_batch=0"
+        )
+    return kind(task.module, task.layout, config.method.objective(task.objective), settings.vectorise, micro)
 
 
 def make_graphs(config: Config, task: Task) -> Graphs | None:
@@ -186,6 +216,12 @@ def make_graphs(config: Config, task: Task) -> Graphs | None:
         return None
     if task.device.type != "cuda":
         raise ValueError("federation.graphs=true: needs a GPU; leave it false here")
+    if isinstance(config.local, Iterative) and config.local.micro_batch:
+        raise ValueError("federation.graphs=true: not with local.micro_batch")
+    if task.state is not None:
+        raise ValueError("federation.graphs=true: not with model.buffers=average or local; use freeze")
+    if task.data.named:
+        raise ValueError("federation.graphs=true: batches of texts have many lengths, which no recording has")
     if task.data.streamed:
         raise ValueError("federation.graphs=true: a recorded step reads its batch on the GPU; set data.place=device")
     return Graphs(cuda_recorder())
@@ -205,6 +241,8 @@ def cohort_width(config: Config, task: Task) -> int:
         return width
     assert width != "auto", "a run measures before it plans"
     convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in task.module.modules())
+    if any(not own.requires_grad for own in task.module.parameters()):
+        return 1  # a frozen body is large, has no room for several clients' activations, and may not know vmap
     return default_width(task.layout.numel, convolutional, _active(config, task), task.device.type)
 
 

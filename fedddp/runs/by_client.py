@@ -82,13 +82,14 @@ def tally_own(
 ) -> Tensor:
     """[K, kinds, n] of clients' own models, each on its own part; `models` are those of clients of this rank."""
     test, reduction = task.data.test, Reduction(slots=parts.count)
-    size = tally_by(
-        task, *predict(task, task.initial[None], test, slice(0, 0)), torch.zeros(0, dtype=torch.long), 1
-    ).shape[1]
+    first = predict(task, task.start[None], test, slice(0, 1))  # no model is called with an empty batch
+    size = tally_by(task, *first, torch.zeros(1, dtype=torch.long), 1).shape[1]
     reduction.fields = [Field(CLIENTS, "gather", (kinds, size), "float64")]  # known even to a rank without clients
     for client, own in models:
         total = torch.zeros(1, kinds, size, dtype=torch.float64)
         for rows in parts.of_client(client).split(chunk_size(task, test)):
+            if not len(rows):
+                continue
             examples = test.take(rows.to(test.targets.device))
             for kind, one in enumerate(own):
                 found = predict(task, one, examples, slice(None))

@@ -50,7 +50,7 @@ SHARED = {  # what another solver, split, ... takes over from the one that an ea
     "local": ("epochs", "batch_size"),
     "split": ("clients", "minimum", "seed", "unseen"),
     "data": ("root", "place"),
-    "model": ("seed", "loss"),
+    "model": ("seed", "loss", "buffers"),
     "method": (),
 }
 DEFAULT_NAMES = {"data": "digits", "split": "dirichlet", "model": "mlp", "method": "fedavg", "local": "sgd"}

@@ -68,7 +68,9 @@ class Evaluator:
         kinds: dict[str, Models] = {"": self.point(server)}
         lam = self.federation.method.posterior(server)
         if lam is not None and self.samples:
-            kinds["averaged_"] = Samples(lam, self.samples, self.federation.task.streams.seed, finished)
+            task = self.federation.task
+            buffers = kinds[""][0, task.layout.numel :]  # type: ignore[index]  # the point's
+            kinds["averaged_"] = Samples(lam, self.samples, task.streams.seed, finished, buffers)
         return kinds
 
     def pictures(self, server: Any, finished: int) -> tuple[dict[str, dict[str, list[float]]], dict[str, Tensor]]:
@@ -137,12 +139,18 @@ def _tally(
 ) -> dict[str, Tensor]:
     chunks = in_chunks(task, examples)
     found: list[Message] = []
-    for chunk in [slice(0, 0), *chunks[exchange.rank :: exchange.world_size]]:
+    for chunk in chunks[exchange.rank :: exchange.world_size]:
         predicted = predict(task, models, examples, chunk)
         tally = task.objective.tally(*predicted)
         if by_client is not None:
             tally[CLIENTS] = by_client.tally(*predicted, chunk)
         found.append({name: Sum(value.unsqueeze(0)) for name, value in tally.items()})
+    if not found:  # a rank without a chunk learns the shapes from one example; no model is called with none
+        predicted = predict(task, task.start[None], examples, slice(0, 1))
+        tally = task.objective.tally(*predicted)
+        if by_client is not None:
+            tally[CLIENTS] = by_client.tally(*predicted, slice(0, 1))
+        found.append({name: Sum(torch.zeros_like(value).unsqueeze(0)) for name, value in tally.items()})
     return add_up(exchange, found, len(chunks), task.device)
 
 
@@ -174,7 +182,7 @@ def evaluate_clients(
         names = list(metrics)
         parts.append({"metrics": Mean(torch.tensor([list(metrics.values())], dtype=torch.float64))})
     if not parts:  # a rank without clients weighs nothing
-        empty = task.objective.metrics(task.objective.tally(*predict(task, task.initial[None], examples, slice(0, 1))))
+        empty = task.objective.metrics(task.objective.tally(*predict(task, task.start[None], examples, slice(0, 1))))
         names = list(empty)
         parts.append({"metrics": Mean(torch.zeros(1, len(names), dtype=torch.float64), weight=0.0)})
     total = add_up(exchange, parts, task.num_clients, torch.device("cpu"))

@@ -1,6 +1,7 @@
 """From a configuration to the evaluator of a run, with what it compares with."""
 
 import torch
+from torch import Tensor
 
 from fedddp.core.data import Examples, Source
 from fedddp.core.objective import CrossEntropy, NextToken
@@ -15,6 +16,8 @@ from fedddp.runs.evaluate import Evaluator
 from fedddp.runs.parts import Parts
 from fedddp.runs.personal import Personal
 from fedddp.runs.table import read_alone
+
+OWN = "own"  # evaluation.ood: the strange inputs that the data themselves bring along
 
 
 def make_evaluator(config: Config, federation: Federation) -> Evaluator:
@@ -56,7 +59,7 @@ def other_data(name: str, task: Task, root: str) -> Examples | None:
         return None
     if not isinstance(task.objective, CrossEntropy) or isinstance(task.objective, NextToken):
         raise ValueError(f"evaluation.ood={name}: needs a classification, where predictions have an entropy")
-    inputs = find("data", name)(root=root).load().test.inputs
+    inputs = _strange(task) if name == OWN else find("data", name)(root=root).load().test.inputs
     if inputs.shape[1:] != task.data.test.inputs.shape[1:]:
         raise ValueError(
             f"evaluation.ood={name}: its inputs are {tuple(inputs.shape[1:])}, the model is made for "
@@ -64,6 +67,12 @@ def other_data(name: str, task: Task, root: str) -> Examples | None:
         )
     device = task.data.test.inputs.device
     return Examples(inputs.to(device), torch.zeros(len(inputs), dtype=torch.long, device=device))
+
+
+def _strange(task: Task) -> Tensor:
+    if task.data.strange is None:
+        raise ValueError(f"evaluation.ood={OWN}: the data have no strange inputs; name another data set")
+    return task.data.strange.inputs
 
 
 def _root(source: Source) -> str:

@@ -20,14 +20,15 @@ from fedddp.clients.oracle import Oracle
 from fedddp.core import tree
 from fedddp.core.data import Dataset
 from fedddp.core.live import Live
+from fedddp.core.model import call
 from fedddp.core.shards import Shards
 from fedddp.core.task import Task
 from fedddp.exchange.alone import Alone
 from fedddp.exchange.reduce import MOST_SCALES
-from fedddp.rounds.compression import compressed
 from fedddp.rounds.federate import HEAD, Failed, Federation
+from fedddp.rounds.method import Method
 from fedddp.rounds.store import ClientStore
-from fedddp.runs.build import WIDTHS, cohort_width, make_oracle, make_plan, make_task
+from fedddp.runs.build import WIDTHS, cohort_width, make_method, make_oracle, make_plan, make_task
 from fedddp.runs.config import Config
 from fedddp.runs.predictions import chunk_size, predict
 
@@ -101,8 +102,9 @@ def footprint(config: Config, task: Task, ranks: int, place: str) -> Footprint:
     epochs, batch = local.passes()
     sizes = task.num_examples
     width = min(plan.width, task.num_clients)
-    server = config.method.init_server(task)
-    one = config.method.init_clients(1, task, local)
+    method = make_method(config, task)
+    server = method.init_server(task)
+    one = method.init_clients(1, task, local)
     row, remembers = _size(one), bool(tree.leaves(one))
     home = torch.bincount(plan.home, weights=sizes.double(), minlength=ranks).max()
     clients = int(torch.bincount(plan.home, minlength=ranks).max())
@@ -129,7 +131,7 @@ def footprint(config: Config, task: Task, ranks: int, place: str) -> Footprint:
         round=tried.peak + _size(server) + tables + brought,
         activations=int(more * stacked * max(0, seen - FEW)) + 2 * width * seen * _input(task),
         waiting=waits * tried.words * task.dtype.itemsize,
-        evaluation=_evaluation(config, task, server),
+        evaluation=_evaluation(config, task, method, server),
         width=width,
     )
 
@@ -206,7 +208,7 @@ def _round(config: Config, task: Task, rows: int) -> Trial:
     shards = Shards(torch.arange(clients * FEW) % len(task.data.train), torch.arange(clients + 1) * FEW)
     data = Looked(**vars(task.data))
     small = replace(task, data=data, shards=shards)
-    method = compressed(config.method, config.exchange, config.title("method"))
+    method = make_method(config, small)
     store = ClientStore.make(torch.arange(clients), lambda n: method.init_clients(n, small, config.local))
     plan = make_plan(replace(config, federation=replace(config.federation, cohort_width=rows)), small, 1)
     server = method.init_server(small)
@@ -253,7 +255,7 @@ def saved(task: Task) -> int:
 
     inputs = task.data.prepare(task.data.train.inputs[:1], task.dtype)
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        kept = torch.func.functional_call(task.module, task.layout.views(own), (inputs,))
+        kept = call(task.module, task.layout.views(own), inputs)
     del kept
     return sum(saved.values())
 
@@ -268,14 +270,14 @@ def _input(task: Task) -> int:
     return size + task.data.train.targets[:1].nbytes
 
 
-def _evaluation(config: Config, task: Task, server: Any) -> int:
+def _evaluation(config: Config, task: Task, method: Method[Any, Any, Any], server: Any) -> int:
     """A chunk of the test set through one model, and that model if it is a sample."""
     examples, size = task.data.test, min(chunk_size(task, task.data.test), len(task.data.test))
-    sampled = 4 * task.layout.numel if config.evaluation.samples and config.method.posterior(server) is not None else 0
+    sampled = 4 * task.layout.numel if config.evaluation.samples and method.posterior(server) is not None else 0
 
     def peak(count: int) -> int:
         with Live() as live:
-            task.objective.tally(*predict(task, task.initial.unsqueeze(0), examples, slice(0, count)))
+            task.objective.tally(*predict(task, task.start.unsqueeze(0), examples, slice(0, count)))
         return live.ledger.most
 
     count = max(1, min(8, size // 2))

@@ -27,6 +27,7 @@ class Samples:
     count: int
     seed: int
     round: int
+    buffers: Tensor | None = None  # [S] what stands behind the parameters of each
 
     def __len__(self) -> int:
         return self.count
@@ -36,7 +37,8 @@ class Samples:
         for number in range(self.count):
             noise = torch.empty(size, dtype=self.lam.dtype)
             noise.normal_(generator=stream(self.seed, "posterior", self.round, number))
-            yield family.sample(self.lam, noise.to(self.lam.device))
+            drawn = family.sample(self.lam, noise.to(self.lam.device))
+            yield drawn if self.buffers is None else torch.cat([drawn, self.buffers])
 
 
 def entropy(probabilities: Tensor) -> Tensor:
@@ -67,7 +69,7 @@ def export(path: Path, task: Task, point: Tensor, lam: Tensor | None) -> None:
         if family is full:
             named["precision"] = precision
         else:
-            views = task.layout.views(precision.expand_as(point[0]).contiguous())
+            views = task.layout.views(precision.expand(task.layout.numel).contiguous())
             named |= {f"precision.{name}": value for name, value in views.items()}
     data = task.data
     named |= {f"input.{name}": torch.as_tensor(value) for name, value in (("scale", data.scale), ("shift", data.shift))}
@@ -79,6 +81,8 @@ def export(path: Path, task: Task, point: Tensor, lam: Tensor | None) -> None:
         "outputs": task.objective.outputs(data),
         "tokens": data.tokens,
         "bag": data.bag,
+        "named": list(data.named),
+        "buffers": point.shape[1] > task.layout.numel,
         "seed": task.streams.seed,
         "rounds": task.rounds,
     }

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedddp.core.data import Dataset, Examples
 from fedddp.core.files import Damaged, read_record
 from fedddp.core.gaussian import FAMILIES
-from fedddp.core.model import Model
+from fedddp.core.model import Model, Named
 from fedddp.core.objective import OBJECTIVES, SquaredError
 from fedddp.core.params import Layout
 from fedddp.core.plugins import is_path
@@ -21,6 +21,7 @@ from fedddp.core.rng import Streams
 from fedddp.core.shards import Shards
 from fedddp.core.task import Task
 from fedddp.rounds.checkpoint import digest, load_tensors
+from fedddp.runs.build import seeded
 from fedddp.runs.calibrate import FILE as CALIBRATION
 from fedddp.runs.claim import read_config
 from fedddp.runs.conformal import sets, temper, threshold
@@ -45,7 +46,8 @@ class Trained:
         """Posterior samples, the same as in the run's last evaluation; or the point or ensemble that there is."""
         if self.lam is None or not samples:
             return self.point
-        return Samples(self.lam, samples, self.task.streams.seed, self.rounds)
+        buffers = self.point[0, self.task.layout.numel :]
+        return Samples(self.lam, samples, self.task.streams.seed, self.rounds, buffers)
 
 
 def load(folder: Path, trust: bool = False, module: nn.Module | None = None) -> Trained:
@@ -66,11 +68,16 @@ def load(folder: Path, trust: bool = False, module: nn.Module | None = None) -> 
         raise ValueError(f"{path}: is not a readable safetensors file: {error}") from error
     dtype = DTYPES[values["federation"]["dtype"]]
     if module is None:
-        module = _build(values["model"], folder, trust, tuple(about["input_shape"]), about["outputs"])
+        own = values["model"].get("seed")
+        with seeded(values["seed"] if own is None else own):
+            module = _build(values["model"], folder, trust, tuple(about["input_shape"]), about["outputs"])
     module = copy.deepcopy(module).to(dtype)
-    layout = Layout.of(module)
+    if about.get("named"):
+        module.register_forward_pre_hook(Named(about["named"]), with_kwargs=True)
+    layout = Layout.of(module, about.get("buffers", False))
     kind = "member" if f"member.{layout.names[0]}" in named else "mean"
-    rows = [named[f"{kind}.{name}"].reshape(-1, size) for name, size in zip(layout.names, layout.sizes, strict=True)]
+    count = named[f"{kind}.{layout.names[0]}"].numel() // layout.sizes[0]
+    rows = [named[f"{kind}.{name}"].reshape(count, -1) for name in layout.names + layout.buffers]
     point = torch.cat(rows, dim=1)
     task = Task(
         module=module,
@@ -80,10 +87,10 @@ def load(folder: Path, trust: bool = False, module: nn.Module | None = None) -> 
         shards=Shards.none(),
         streams=Streams(about["seed"]),
         rounds=about["rounds"],
-        initial=point[0],
+        initial=point[0, : layout.numel],
         dtype=dtype,
     )
-    return Trained(task, point, _posterior(about["covariance"], layout, named, point[0]), about["rounds"])
+    return Trained(task, point, _posterior(about["covariance"], layout, named, task.initial), about["rounds"])
 
 
 def _check_file(path: Path) -> None:
@@ -167,6 +174,8 @@ def _predict(trained: Trained, inputs: Tensor, samples: int) -> dict[str, Tensor
 
 def _check(task: Task, inputs: Tensor) -> None:
     wanted = task.data.input_shape
+    if not len(inputs):
+        raise ValueError("inputs: are none; give at least one")
     if not task.data.bag and tuple(inputs.shape[1:]) != wanted:
         raise ValueError(f"inputs are {list(inputs.shape)}, the model takes [N, {', '.join(map(str, wanted))}]")
 
@@ -175,7 +184,8 @@ def _data(about: dict[str, Any], named: dict[str, Tensor]) -> Dataset:
     """No examples, but what turns stored inputs into the model's."""
     nothing = Examples(torch.zeros(0, *about["input_shape"]), torch.zeros(0, dtype=torch.long))
     scale, shift = (named[f"input.{name}"] for name in ("scale", "shift"))
-    return Dataset(nothing, nothing, about["classes"], scale, shift, tokens=about["tokens"], bag=about["bag"])
+    more = {name: about[name] for name in ("tokens", "bag")} | {"named": tuple(about.get("named", ()))}
+    return Dataset(nothing, nothing, about["classes"], scale, shift, **more)
 
 
 def _posterior(covariance: str, layout: Layout, named: dict[str, Tensor], mean: Tensor) -> Tensor | None:

@@ -44,7 +44,7 @@ def _bytes(task: Task, one: Tensor) -> int:
     handles = [module.register_forward_hook(note) for module in task.module.modules()]
     try:
         with torch.no_grad():
-            return max(8 * task.outputs(task.initial, one).numel(), *seen)
+            return max(8 * task.outputs(task.start, one).numel(), *seen)
     finally:
         for handle in handles:
             handle.remove()

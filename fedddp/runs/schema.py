@@ -30,6 +30,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 CLIENTS = ("none", "server")
 TRACKERS = ("wandb", "mlflow")
 DATA_PLACES = ("device", "host", "auto")
+BUFFERS = ("refuse", "freeze", "average", "local")
 NO_EFFECT = (
     "data.root",
     "data.place",
@@ -109,7 +110,7 @@ class EvaluationSettings:
     every: int = 1  # rounds between two evaluations, at least 1; the last three rounds are always evaluated
     at: list[int] = field(default_factory=list)  # rounds n, from 1, at which n - 2, n - 1 and n are evaluated, too
     samples: int = 32  # posterior samples to average, up to 100,000, for methods that have a posterior; 0: none
-    ood: str = ""  # name of a data set to tell from the test set by predictive entropy; empty: none
+    ood: str = ""  # data set to tell from the test set by predictive entropy; own: the data's strange inputs; or none
     clients: str = "none"  # none; or server: also judge the server's model on each client's own part of the test set
     personal: int = 0  # epochs of local work that make the server's model each client's own, to judge it too; 0: none
     personal_share: float = 1.0  # how far a client's posterior moves from the server's to its own fit, in (0, 1]
@@ -127,7 +128,7 @@ class EvaluationSettings:
                 )
         check("evaluation.at", self.at, all(n >= 1 for n in self.at), "rounds, counted from 1")
         check_count("evaluation.samples", self.samples, least=0, most=100_000)
-        if self.ood and not is_path(self.ood) and self.ood not in registry.names("data"):
+        if self.ood not in ("", "own") and not is_path(self.ood) and self.ood not in registry.names("data"):
             raise ValueError(f"evaluation.ood={shown(self.ood)}: unknown; {hint(self.ood, registry.names('data'))}")
         check("evaluation.clients", self.clients, self.clients in CLIENTS, " or ".join(CLIENTS))
         check("evaluation.calibration", self.calibration, 0 <= self.calibration < 1, "in [0, 1)")
@@ -186,6 +187,7 @@ class SplitExtra:
 class ModelExtra:
     seed: int | None = None  # seed of the parameters to start from; null: seed
     loss: str = "auto"  # auto: as the data's targets are; or the name of a loss that fits them
+    buffers: str = "refuse"  # running statistics (BatchNorm): refuse, freeze, average over clients, or local to each
 
 
 BESIDE: dict[str, type[Any]] = {
@@ -274,6 +276,9 @@ def beside(section: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if "unseen" in found:
         found["unseen"] = settled(f"{section}.unseen", int, found["unseen"])
         check(f"{section}.unseen", found["unseen"], found["unseen"] >= 0, "at least 0")
+    if "buffers" in found:
+        found["buffers"] = settled(f"{section}.buffers", str, found["buffers"])
+        check(f"{section}.buffers", found["buffers"], found["buffers"] in BUFFERS, " or ".join(BUFFERS))
     if "loss" in found:
         found["loss"] = settled(f"{section}.loss", str, found["loss"])
         losses = ("auto", *OBJECTIVES)
