@@ -93,9 +93,12 @@ class Within(Oracle):
         counts: Sequence[int] | None = None,
         out: Tensor | None = None,
         masks: Mapping[str, Tensor] = NO_MASKS,
+        buffers: Tensor | None = None,
+        learn: bool = True,
     ) -> tuple[Tensor, Tensor]:
         """As the whole model's; the own layers' part of the gradient stays here, in `slope`."""
-        grad, loss = self.whole(self.at(theta), inputs, targets, weights, counts, masks=masks)
+        more = {"masks": masks, "buffers": buffers, "learn": learn}
+        grad, loss = self.whole(self.at(theta), inputs, targets, weights, counts, **more)  # type: ignore[arg-type]
         self.slope[: len(theta)] = grad[:, self.division.own]
         shared = grad[:, self.division.shared]
         return (shared if out is None else out.copy_(shared)), loss

@@ -83,14 +83,15 @@ class Calibration:
         return learned | self._judge(test, thresholds, temperature) | self._strange(test, models)
 
     def _answers(self, models: Models, examples: Examples) -> Iterator[Answers]:
-        """This rank's chunks, the first of which is empty and tells the others' shapes."""
+        """This rank's chunks, and before them an answer cut to none, which tells their shapes to a rank without any."""
         task, exchange = self.evaluator.federation.task, self.evaluator.federation.exchange
-        for chunk in [slice(0, 0), *in_chunks(task, examples)[exchange.rank :: exchange.world_size]]:
+        for number, chunk in enumerate([slice(0, 1), *in_chunks(task, examples)[exchange.rank :: exchange.world_size]]):
             with torch.no_grad():
                 each = [task.objective.probabilities(task.outputs(theta, examples.inputs[chunk])) for theta in models]
             mean, aleatoric = torch.stack(each).mean(0), torch.stack([entropy(one) for one in each]).mean(0)
             rows = torch.arange(len(examples))[chunk]
-            yield Answers(rows, mean.cpu(), aleatoric.cpu(), examples.targets[chunk].cpu())
+            found = Answers(rows, mean.cpu(), aleatoric.cpu(), examples.targets[chunk].cpu())
+            yield found if number else found.take(torch.zeros(len(rows), dtype=torch.bool))
 
     def _sum(self, chunks: list[Answers], tell: Callable[[Answers], Sums]) -> Sums:
         """Over all chunks of all ranks, exactly; what a chunk tells depends on no rank."""
