@@ -101,10 +101,16 @@ def draw_ways(out: Path, found: dict[str, Way], decayed: float, plain: float) ->
             left.plot([max(above, FLOOR) for above in way.above], label=said, **style)
             right.plot(way.nll, **style)
         left.axhline(CLOSE, color="#46505c", lw=0.8)
-        left.set(xscale="symlog", yscale="log", xlabel="round", ylabel="training loss above its optimum's, relative")
+        left.set(
+            xscale="symlog",
+            xlim=(0, None),
+            yscale="log",
+            xlabel="round",
+            ylabel="training loss above its optimum's, relative",
+        )
         left.legend(fontsize=6.5, title=f"within {CLOSE:.0%} after")
         for value, name in ((decayed, "optimum, δ = 1"), (plain, "optimum, δ = 0")):
             right.axhline(value, color="#46505c", lw=0.8, ls=":")
-            right.annotate(name, (1, value), textcoords="offset points", xytext=(2, 2), fontsize=7)
-        right.set(xscale="symlog", xlabel="round", ylabel="test NLL", ylim=(0.3, 0.7))
+            right.annotate(name, (0, value), textcoords="offset points", xytext=(2, 2), fontsize=7)
+        right.set(xscale="symlog", xlim=(0, None), xlabel="round", ylabel="test NLL", ylim=(0.3, 0.7))
         figure.savefig(out, dpi=150)
