@@ -74,15 +74,12 @@ class Method(method.Method[Server, Clients, SamplingSolver]):
     def client_step(
         self, server: Server, clients: Clients, cohort: Cohort, local: SamplingSolver
     ) -> tuple[Clients, Message]:
-        ends = [self._walk(number, server, clients, cohort, local) for number in range(self.chains)]
+        rows = torch.arange(len(cohort))
+        ends = [self._steps(n, server, clients, cohort.part(rows, n), local) for n in range(self.chains)]
         return clients, {"chains": Mean(torch.stack(ends, 1), weight=cohort.num_examples)}
 
-    def _walk(self, number: int, server: Server, clients: Clients, cohort: Cohort, local: SamplingSolver) -> Tensor:
-        """Where one chain is led by each client [C, P], with streams of its own."""
-        return self._steps(number, server, clients, cohort.part(torch.arange(len(cohort)), number), local)
-
     def _steps(self, number: int, server: Server, clients: Clients, cohort: Cohort, local: SamplingSolver) -> Tensor:
-        """Langevin steps on τ U_k at temperature τ."""
+        """Where Langevin steps on τ U_k at temperature τ lead a chain [C, P], with streams of its own."""
         share = cohort.num_examples / int(cohort.task.num_examples.sum())
         site = gaussian.diagonal.natural(torch.zeros_like(server.theta), self.temperature * self.delta)
         pull = share.view(-1, 1, 1) * site
