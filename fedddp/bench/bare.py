@@ -1,4 +1,7 @@
-"""The arithmetic alone: the same batched forward, backward and update of a dense chain, and nothing around it."""
+"""The arithmetic alone: the same batched forward, backward and update of a dense chain, and nothing around it.
+
+And of that the matrix products alone: no batch is gathered, nothing activated, no loss taken and nothing stepped.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -71,3 +74,30 @@ class Bare(Contender):
             torch.sum(slope, dim=1, out=grads[layer + 1])
             if layer:
                 slope = torch.ops.aten.sigmoid_backward(torch.bmm(slope, params[layer]), value)
+
+
+class Products(Bare):
+    """The products of every step, on one batch that is there; what they are of does not matter to their time."""
+
+    def round(self, number: int) -> None:
+        width, size = max((table.shape[1:] for table, *_ in self.work), default=(0, 0))
+        inputs = torch.rand(width, size, self.task.layout.shapes[0][1])
+        for table, _, rows, _ in self.work:
+            own = self.theta.expand(table.shape[1], -1).clone()
+            grad = torch.empty_like(own)
+            for c in rows:
+                self._products(own[:c], grad[:c], inputs[:c, : table.shape[2]])
+
+    def finish(self) -> None:
+        """It learns nothing."""
+
+    def _products(self, theta: Tensor, grad: Tensor, x: Tensor) -> None:
+        weights, grads = (list(self.task.layout.views(flat).values())[::2] for flat in (theta, grad))
+        values = [x]
+        for weight in weights:
+            values.append(torch.bmm(values[-1], weight.mT))
+        slope = values.pop()
+        for layer in range(len(weights) - 1, -1, -1):
+            grads[layer].baddbmm_(slope.mT, values[layer], beta=0)
+            if layer:
+                slope = torch.bmm(slope, weights[layer])

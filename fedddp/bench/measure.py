@@ -1,4 +1,4 @@
-"""fedddp, the plain loop and the bare arithmetic, round by round in turn, on every rank of this job.
+"""fedddp, the plain loop, the bare arithmetic and its products alone, round by round in turn, on every rank of a job.
 
 They take turns within a repetition, so that whatever else the machine does falls on all alike.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedddp.bench.bare import Bare
+from fedddp.bench.bare import Bare, Products
 from fedddp.bench.contender import Contender
 from fedddp.bench.plain import Plain, PlainBayes
 from fedddp.bench.workloads import WORKLOADS
@@ -72,11 +72,14 @@ def compare(name: str, words: list[str], rounds: int, exchange: Exchange, plain:
         if federation.oracle.chain is not None and solver in ("sgd", "adam"):
             mine = federation.plan.cohorts(torch.arange(task.num_clients), memory=not federation.store.empty)
             cohorts = [Cohort(a.ids, 0, task, federation.oracle) for a in mine if a.rank == exchange.rank]
-            contenders["bare"] = Bare(task, cohorts, config.local, solver == "adam", exchange)
+            bare = task, cohorts, config.local, solver == "adam", exchange
+            contenders |= {"bare": Bare(*bare), "products": Products(*bare)}
         found = _in_turn(contenders, rounds, exchange)
         if ours.recorder is not None:
             ours.recorder.close()
     for contender, result in found.items():
+        if contender == "products":
+            continue
         result["accuracy"] = evaluate(task, exchange, contenders[contender].theta.unsqueeze(0))["accuracy"]
     found["fedddp"] |= ours.shares()
     return {"workload": name, "solver": solver, "ranks": exchange.world_size, **found}

@@ -20,7 +20,7 @@ class Autocast(Oracle):
         self, module: nn.Module, layout: Layout, objective: Objective, vectorise: bool = True, micro: int = 0
     ) -> None:
         super().__init__(module, layout, objective, vectorise, micro)
-        self.chain = None  # its products write float32 views
+        self.chain = self.stack = None  # their products write float32 views
 
     def _loss(
         self, params: dict[str, Tensor], inputs: Tensor, targets: Tensor, weights: Tensor | None = None

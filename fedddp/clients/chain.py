@@ -2,7 +2,8 @@
 
 vmap pays for its generality: at 178k parameters its forward and backward take twice the time of the matrix products
 alone. For the commonest models the products are written out here, forward and backward, on strided views of the
-flat parameters and gradients, so nothing is packed or copied.
+flat parameters and gradients, so nothing is packed or copied. A step of plain gradient descent is taken by the products
+themselves, W <- W - lr · slopeᵀ·value, so that no gradient is ever written.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from fedddp.core.objective import CrossEntropy, Objective
 from fedddp.core.params import Layout
 
 aten = torch.ops.aten
+Take = Callable[["Layer", Tensor, Tensor], None]  # (layer, slope at its outputs, its inputs): what becomes of them
 # activation -> (forward, gradient from the gradient and value of its output)
 ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
     nn.ReLU: (torch.relu_, lambda grad, value: aten.threshold_backward(grad, value, 0)),
@@ -45,7 +47,7 @@ class Chain:
         """The chain that the module is; None for any other module."""
         layers: list[Layer] = []
         flattens = False
-        for name, child in _leaves(module):
+        for name, child in leaves(module):
             if type(child) is nn.Linear and all(p.requires_grad for p in child.parameters()):
                 layers.append(Layer(f"{name}weight", f"{name}bias" if child.bias is not None else None, None))
             elif type(child) in ACTIVATIONS and layers and layers[-1].activation is None:
@@ -64,13 +66,22 @@ class Chain:
 
     def __call__(self, theta: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor | None, grad: Tensor) -> Tensor:
         """losses [c]; the gradients go into grad [c, P]."""
-        params, grads = self.layout.views(theta), self.layout.views(grad)
+        return self._through(self.layout.views(theta), inputs, targets, weights, _writes(self.layout.views(grad)))
+
+    def lower(self, theta: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor | None, lr: float) -> Tensor:
+        """losses [c] at theta [c, P], which goes down by lr times their gradients, in place."""
+        params = self.layout.views(theta)
+        return self._through(params, inputs, targets, weights, _moves(params, lr))
+
+    def _through(
+        self, params: dict[str, Tensor], inputs: Tensor, targets: Tensor, weights: Tensor | None, take: Take
+    ) -> Tensor:
         with torch.no_grad():
             values = self._forward(params, inputs.flatten(2))
-        losses, slope = self._loss(values[-1], targets, weights)
+        loss, slope = losses(self.objective, values[-1], targets, weights)
         with torch.no_grad():
-            self._backward(params, grads, values, slope)
-        return losses
+            self._backward(params, values, slope, take)
+        return loss
 
     def clipped(
         self,
@@ -89,7 +100,7 @@ class Chain:
         params, grads = self.layout.views(theta), self.layout.views(grad)
         with torch.no_grad():
             values = self._forward(params, inputs.flatten(2))
-        losses, slope = self._losses(values[-1], targets)
+        losses, slope = _each(self.objective, values[-1], targets)
         with torch.no_grad():
             slopes = self._slopes(params, values, slope)
             squares = torch.zeros_like(losses)
@@ -120,10 +131,10 @@ class Chain:
     def pull(self, theta: Tensor, inputs: Tensor, slope: Callable[[Tensor], Tensor]) -> Tensor:
         """Gradient [c, P] of a number that is made of the outputs [c, B, width], whose gradient there is `slope`."""
         grad = torch.empty_like(theta)
-        params, grads = self.layout.views(theta), self.layout.views(grad)
+        params, take = self.layout.views(theta), _writes(self.layout.views(grad))
         with torch.no_grad():
             values = self._forward(params, inputs.flatten(2))
-            self._backward(params, grads, values, slope(values[-1]))
+            self._backward(params, values, slope(values[-1]), take)
         return grad
 
     def _forward(self, params: dict[str, Tensor], value: Tensor) -> list[Tensor]:
@@ -140,39 +151,36 @@ class Chain:
             values.append(value)
         return values
 
-    def _loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        """losses [c] and their gradients with respect to the outputs."""
-        share = 1 / targets.shape[1] if weights is None else weights / weights.sum(1, keepdim=True)
-        by_hand = type(self.objective) is CrossEntropy
-        if by_hand and not outputs.is_cpu and kernels.suit((outputs,)):
-            return _fused(outputs, targets, share)
-        losses, slope = self._losses(outputs, targets)
-        each = share.unsqueeze(2) if isinstance(share, Tensor) else share
-        return losses.mul_(share).sum(1), slope.mul_(each)
-
-    def _losses(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each example [c, B], and their gradients at its outputs."""
-        by_hand = type(self.objective) is CrossEntropy
-        return _cross_entropy(outputs, targets) if by_hand else self._by_autograd(outputs, targets)
-
-    def _by_autograd(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        leaf = outputs.detach().requires_grad_()
-        losses = self.objective.loss(leaf.flatten(0, 1), targets.flatten(0, 1)).view(targets.shape[:2])
-        (slope,) = torch.autograd.grad(losses.sum(), leaf)
-        return losses.detach(), slope
-
-    def _backward(
-        self, params: dict[str, Tensor], grads: dict[str, Tensor], values: list[Tensor], slope: Tensor
-    ) -> None:
+    def _backward(self, params: dict[str, Tensor], values: list[Tensor], slope: Tensor, take: Take) -> None:
         for number in reversed(range(len(self.layers))):
             layer, value = self.layers[number], values[number]
             if layer.activation is not None:
                 slope = ACTIVATIONS[layer.activation][1](slope, values[number + 1])
-            grads[layer.weight].baddbmm_(slope.mT, value, beta=0)
-            if layer.bias is not None:
-                torch.sum(slope, dim=1, out=grads[layer.bias])
-            if number:
-                slope = torch.bmm(slope, params[layer.weight])
+            below = torch.bmm(slope, params[layer.weight]) if number else slope  # before the weights may change
+            take(layer, slope, value)
+            slope = below
+
+
+def _writes(grads: dict[str, Tensor]) -> Take:
+    """Gradients into their places."""
+
+    def take(layer: Layer, slope: Tensor, value: Tensor) -> None:
+        grads[layer.weight].baddbmm_(slope.mT, value, beta=0)
+        if layer.bias is not None:
+            torch.sum(slope, dim=1, out=grads[layer.bias])
+
+    return take
+
+
+def _moves(params: dict[str, Tensor], lr: float) -> Take:
+    """Parameters down their gradients."""
+
+    def take(layer: Layer, slope: Tensor, value: Tensor) -> None:
+        params[layer.weight].baddbmm_(slope.mT, value, alpha=-lr)
+        if layer.bias is not None:
+            params[layer.bias].sub_(slope.sum(1), alpha=lr)
+
+    return take
 
 
 def shorten(squares: Tensor, clip: float) -> Tensor:
@@ -183,6 +191,26 @@ def shorten(squares: Tensor, clip: float) -> Tensor:
 def _squares(rows: Tensor) -> Tensor:
     """[c, B] squared norms."""
     return torch.linalg.vector_norm(rows, dim=2).square_()
+
+
+def losses(objective: Objective, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The mean loss [c] of each client's outputs [c, B, ...], and its gradient with respect to them."""
+    share = 1 / targets.shape[1] if weights is None else weights / weights.sum(1, keepdim=True)
+    if type(objective) is CrossEntropy and not outputs.is_cpu and kernels.suit((outputs,)):
+        return _fused(outputs, targets, share)
+    each, slope = _each(objective, outputs, targets)
+    by = share.unsqueeze(2) if isinstance(share, Tensor) else share
+    return each.mul_(share).sum(1), slope.mul_(by)
+
+
+def _each(objective: Objective, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each example [c, B], and their gradients at its outputs."""
+    if type(objective) is CrossEntropy:
+        return _cross_entropy(outputs, targets)
+    leaf = outputs.detach().requires_grad_()
+    found = objective.loss(leaf.flatten(0, 1), targets.flatten(0, 1)).view(targets.shape[:2])
+    (slope,) = torch.autograd.grad(found.sum(), leaf)
+    return found.detach(), slope
 
 
 def _fused(outputs: Tensor, targets: Tensor, share: Tensor | float) -> tuple[Tensor, Tensor]:
@@ -201,8 +229,13 @@ def _cross_entropy(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return losses, slope.scatter_(2, index, -1.0, reduce="add")
 
 
-def _leaves(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
-    """The modules of nested nn.Sequentials in order, with the prefix of their parameters' names."""
+def leaves(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
+    """The modules of nested nn.Sequentials in order, each as often as it is called, with its parameters' prefix."""
     if type(module) is not nn.Sequential:
         return [(prefix, module)]
-    return [leaf for name, child in module.named_children() for leaf in _leaves(child, f"{prefix}{name}.")]
+    return [
+        leaf
+        for name, child in module._modules.items()
+        if child is not None
+        for leaf in leaves(child, f"{prefix}{name}.")
+    ]

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from fedddp.clients.augment import Crops
 from fedddp.clients.dropout import Masks
-from fedddp.clients.feed import examples, feed, send
+from fedddp.clients.feed import feed, send
 from fedddp.clients.graphs import Graphs, Now, Work, rows_of
 from fedddp.clients.noise import Normal
 from fedddp.clients.oracle import Oracle
-from fedddp.core.data import MASK
+from fedddp.clients.tally import Tally
+from fedddp.core.data import MASK, Examples
 from fedddp.core.rng import key, permutations
 from fedddp.core.task import Task
 
@@ -30,39 +31,6 @@ class Batch(NamedTuple):
     counts: Sequence[int] | None = None  # [c] real examples of a short batch, as the host knows them
 
 
-class Tally(NamedTuple):
-    """What the oracle saw, for the records; no method reads it."""
-
-    loss: Tensor  # [C] sum over steps
-    steps: Tensor  # [C] on the host, which knows them: a device need not count
-    ends: Tensor | None = (
-        None  # [2, C] of the first batch and of the last, where that is wanted; NaN before there is one
-    )
-
-    def note(self, loss: Tensor) -> None:
-        """A batch's losses [c] of the first rows."""
-        rows = len(loss)
-        self.loss[:rows].add_(loss)
-        self.steps[:rows].add_(1)
-        if self.ends is not None:
-            first, last = self.ends[:, :rows]
-            first.copy_(torch.where(first.isnan(), loss, first))
-            last.copy_(loss)
-
-    def join(self, other: "Tally") -> None:
-        """What another one saw of the same rows, later."""
-        self.loss.add_(other.loss)
-        if self.ends is not None and other.ends is not None:
-            (first, last), (begun, done) = self.ends, other.ends
-            first.copy_(torch.where(first.isnan(), begun, first))
-            last.copy_(torch.where(done.isnan(), last, done))
-
-    def clear(self) -> None:
-        self.loss.zero_()
-        if self.ends is not None:
-            self.ends.fill_(torch.nan)
-
-
 class Schedule(NamedTuple):
     """Who computes what in the steps of some epochs."""
 
@@ -74,6 +42,15 @@ class Schedule(NamedTuple):
     def short(self, step: int) -> bool:
         """Whether a row at work is padded."""
         return min(self.counts[step][: self.working[step]]) < self.table.shape[2]
+
+
+class Chunk(NamedTuple):
+    """Where some of a cohort's examples lie."""
+
+    source: Examples  # on the device
+    rows: Tensor  # [c, B] among them
+    weights: Tensor | None  # [c, B] as a batch has them
+    counts: list[int] | None  # [c]
 
 
 Turn = Callable[[Tensor, Tensor, Batch], Tensor]
@@ -92,6 +69,8 @@ class Cohort:
     graphs: Graphs | None = None  # how steps are recorded and replayed, where they are
     ends: bool = False  # whether the losses of the first and the last batch are wanted
     state: Tensor | None = None  # [C, S] buffers of each client's model, where they are federated; steps move them
+
+    chunks: dict[tuple[int, int], Chunk] = field(default_factory=dict, repr=False)  # of all examples, once asked for
 
     def steered(self, turn: Turn) -> "Cohort":
         """The same clients, for a solver that sees turn(theta, gradient, batch) [c, P] in place of each gradient."""
@@ -176,6 +155,19 @@ class Cohort:
                 "choose model.buffers=freeze"
             )
         return None if self.state is None else self.state[:count]
+
+    def lower(self, theta: Tensor, batch: Batch, lr: float) -> bool:
+        """theta [c, P] <- theta - lr·gradient in place, where the model's products can do it as they are computed.
+
+        False, and nothing done, where they cannot, or where somebody wants to see the gradient.
+        """
+        if self.turn is not None or self.draw is not None:
+            return False
+        loss = self.oracle.lower(theta, *batch, lr)
+        if loss is None:
+            return False
+        self.counted.note(loss)
+        return True
 
     def loss(self, theta: Tensor, batch: Batch) -> Tensor:
         """[c] each client's mean loss over its batch at theta [c, P], without a gradient and without dropout."""
@@ -309,17 +301,25 @@ class Cohort:
 
     def everything(self, batch_size: int = 1024) -> Iterator[Batch]:
         """All examples of every client once, in their stored order, in chunks."""
+        for start in range(0, int(self.sizes.max()), batch_size):
+            place = batch_size, start
+            chunk = self.chunks.get(place) or self._chunk(start, batch_size)
+            if not self.task.data.streamed:  # so that the next time nothing is copied to a device
+                self.chunks[place] = chunk
+            inputs, targets = self.task.data.gather(chunk.rows, self.task.dtype, source=chunk.source)
+            yield Batch(inputs, targets, chunk.weights, chunk.counts)
+
+    def _chunk(self, start: int, batch_size: int) -> Chunk:
         sizes = self.sizes
-        for start in range(0, int(sizes.max()), batch_size):
-            rows = int((sizes > start).sum())
-            position = start + torch.arange(min(batch_size, int(sizes.max()) - start))
-            real = (sizes[:rows] - start).clamp_max(len(position))
-            offset = self.task.shards.offsets[list(self.ids[:rows])].unsqueeze(1)
-            index = self.task.shards.order[offset + torch.minimum(position, sizes[:rows].unsqueeze(1) - 1)]
-            inputs, targets = examples(self.task, index)
-            weights = self._weights(real.unsqueeze(0), len(position))
-            short = bool(weights.numel())
-            yield Batch(inputs, targets, weights[0] if short else None, real.tolist() if short else None)
+        rows = int((sizes > start).sum())
+        position = start + torch.arange(min(batch_size, int(sizes.max()) - start))
+        real = (sizes[:rows] - start).clamp_max(len(position))
+        offset = self.task.shards.offsets[list(self.ids[:rows])].unsqueeze(1)
+        index = self.task.shards.order[offset + torch.minimum(position, sizes[:rows].unsqueeze(1) - 1)]
+        source, index = self.task.data.near(index, self.task.device)
+        weights = self._weights(real.unsqueeze(0), len(position))
+        short = bool(weights.numel())
+        return Chunk(source, self.send(index), weights[0] if short else None, real.tolist() if short else None)
 
     def full_grad(self, theta: Tensor) -> Tensor:
         """Gradient [C, P] of each client's *sum* loss f_k at theta [C, P]."""

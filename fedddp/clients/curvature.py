@@ -354,7 +354,7 @@ def examples(cohort: Cohort, batch_size: int) -> Iterator[tuple[int, Tensor, Ten
     """(row, inputs, targets) chunk by chunk, without padding."""
     for batch in cohort.everything(batch_size):
         for row in range(len(batch.inputs)):
-            used = slice(None) if batch.weights is None else slice(int(batch.weights[row].sum()))
+            used = slice(None) if batch.counts is None else slice(batch.counts[row])
             yield row, batch.inputs[row, used], batch.targets[row, used]
 
 

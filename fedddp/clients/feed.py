@@ -30,12 +30,6 @@ def feed(task: Task, table: Tensor, working: Sequence[int]) -> Feed:
     return Resident(task, table)
 
 
-def examples(task: Task, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Model inputs and targets of the training examples index [...]."""
-    source, rows = task.data.near(index, task.device)
-    return task.data.gather(send(rows, task.device), task.dtype, source=source)
-
-
 def send(table: Tensor, device: torch.device) -> Tensor:
     """To the device once for all steps: a copy in every step would let it wait for the host."""
     return (table.pin_memory() if device.type == "cuda" else table).to(device, non_blocking=True)

@@ -1,4 +1,7 @@
-"""Gradients for a stack of clients, a row each: by hand for dense chains, by vmap or by a loop; callers cannot tell."""
+"""Gradients for several clients, a row each; by hand, by vmap or by a loop: callers cannot tell.
+
+By hand go dense chains of any number of clients, and stacks of convolutions one client at a time.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -8,6 +11,7 @@ from torch.func import grad_and_value, vmap
 
 from fedddp.clients.chain import Chain, shorten
 from fedddp.clients.dropout import Dropout
+from fedddp.clients.stack import Stack, pixels_last
 from fedddp.core.model import call
 from fedddp.core.objective import Objective
 from fedddp.core.params import Layout
@@ -26,6 +30,7 @@ class Oracle:
         self.micro = micro
         self.dropout = Dropout(module)
         self.chain = Chain.of(module, layout, objective) if self.vectorise else None
+        self.stack = Stack.of(module, layout, objective) if self.vectorise else None
         self.pixels_last = PixelsLast(module)
         self._stacked: Callable[..., Tensor] = vmap(self._loss)
 
@@ -51,6 +56,9 @@ class Oracle:
         if self.chain is not None and self.chain.takes(inputs):
             with torch.enable_grad():
                 return grad, self.chain(theta, inputs, targets, weights, grad)
+        if self.stack is not None and len(theta) == 1:
+            batch = _one(theta, inputs, targets, weights, counts)
+            return grad, self.stack.grad(*batch, grad[0]).unsqueeze(0)
         self.dropout.probe(inputs)
         self._train(learn and (bool(masks) or not self.dropout))
         state = {} if buffers is None else self.layout.of_buffers(buffers)
@@ -90,6 +98,26 @@ class Oracle:
             return self._loss(params, inputs.unsqueeze(0), target.unsqueeze(0))
 
         return vmap(grad_and_value(one), in_dims=(None, 0, 0))
+
+    def lower(
+        self,
+        theta: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        weights: Tensor | None,
+        counts: Sequence[int] | None,
+        lr: float,
+    ) -> Tensor | None:
+        """The loss [c] at theta [c, P], which goes down by lr times its gradient, in place, without one being written.
+
+        None, and nothing done, for a model that cannot do that.
+        """
+        if self.chain is not None and self.chain.takes(inputs):
+            with torch.enable_grad():
+                return self.chain.lower(theta, inputs, targets, weights, lr)
+        if self.stack is not None and len(theta) == 1:
+            return self.stack.lower(*_one(theta, inputs, targets, weights, counts), lr).unsqueeze(0)
+        return None
 
     def _by_vmap(
         self,
@@ -174,6 +202,16 @@ class Oracle:
         return losses.mean() if weights is None else (losses * weights).sum() / weights.sum()
 
 
+def _one(
+    theta: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor | None, counts: Sequence[int] | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """The only client's parameters and batch: on a CPU without the padding of a short one, see `_by_loop`."""
+    if weights is None or not theta.is_cpu:
+        return theta[0], inputs[0], targets[0], None if weights is None else weights[0]
+    used = counts[0] if counts is not None else int((weights > 0).sum())
+    return theta[0], inputs[0, :used], targets[0, :used], None
+
+
 class PixelsLast:
     """A context in which images are laid out with their channels side by side before the first convolution.
 
@@ -185,18 +223,10 @@ class PixelsLast:
         self.on = False
         first = next((m for m in module.modules() if isinstance(m, nn.Conv2d)), None)
         if first is not None:
-            first.register_forward_pre_hook(lambda _, inputs: (self.lay(inputs[0]),) if self.on else None)
+            first.register_forward_pre_hook(lambda _, inputs: (pixels_last(inputs[0]),) if self.on else None)
 
     def __enter__(self) -> None:
         self.on = True
 
     def __exit__(self, *_: object) -> None:
         self.on = False
-
-    @staticmethod
-    def lay(images: Tensor) -> Tensor:
-        if images.is_cuda or images.dim() != 4:
-            return images
-        last = images.contiguous(memory_format=torch.channels_last)
-        _, channels, height, width = last.shape  # with one channel torch takes any layout for this one
-        return last.as_strided(last.shape, (channels * height * width, 1, channels * width, channels))

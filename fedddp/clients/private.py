@@ -53,6 +53,10 @@ class PrivateCohort(Cohort):
         grad.div_(self.num_examples[: len(grad)].clamp_max(self.batch_size).unsqueeze(1))
         return grad if self.turn is None else self.turn(theta, grad, batch)
 
+    def lower(self, theta: Tensor, batch: Batch, lr: float) -> bool:
+        """A step without a gradient would be neither clipped nor noisy."""
+        return False
+
     @cached_property
     def _noise(self) -> Normal:
         return self.noise("privacy")

@@ -81,5 +81,6 @@ def _line(row: dict[str, Any]) -> str:
     if "bare" in row:
         words.append(f"bare {row['bare']['seconds']:.3f} s ({row['bare']['accuracy']:.4f})")
         words.append(f"overhead {ours['seconds'] / row['bare']['seconds']:.2f}x")
+        words.append(f"products {ours['seconds'] / row['products']['seconds']:.2f}x")
     waiting = ours["waiting"] / ours["seconds"]
     return "  ".join([*words, f"exchange+server+records {rest:.1%}, waiting {waiting:.1%}"])

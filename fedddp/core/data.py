@@ -148,9 +148,18 @@ class Dataset:
         stored = source.inputs
         if self._bytes(stored, dtype):
             shape = (*index.shape, *stored.shape[1:])
-            inputs = torch.empty(shape, device=stored.device) if space is None else space[: len(index)]
-            size = stored[0].numel()
-            kernels.call("gather", len(flat), size, flat, stored, float(self.scale), float(self.shift), inputs)
+            inputs = torch.empty(shape, device=stored.device) if space is None else space[: index.shape[0]]
+            count = flat.shape[0]
+            kernels.call(
+                "gather",
+                count,
+                inputs.numel() // max(count, 1),
+                flat,
+                stored,
+                float(self.scale),
+                float(self.shift),
+                inputs,
+            )
             return inputs, targets
         return self.prepare(stored.index_select(0, flat).view(*index.shape, *stored.shape[1:]), dtype), targets
 

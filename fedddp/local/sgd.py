@@ -37,6 +37,10 @@ class Solver(Descent):
             return Nothing()
         return Momentum(torch.zeros(rows, task.layout.numel, dtype=task.dtype, device=task.device))
 
+    def plain(self) -> bool:
+        """But for what a derived class makes of a step."""
+        return type(self).step is Solver.step and not self.momentum and not self.weight_decay
+
     def step(self, theta: Tensor, grad: Tensor, state: Momentum | Nothing, lr: float | Tensor) -> None:
         """velocity <- momentum·velocity + grad;  theta <- theta - lr·velocity, in one pass over memory."""
         velocity = [state.velocity] if isinstance(state, Momentum) else []

@@ -13,7 +13,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from fedddp.clients.cohort import Cohort, Tally
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.tally import Tally
 from fedddp.core import gaussian
 from fedddp.core.files import whole
 from fedddp.core.gaussian import Family

@@ -73,6 +73,10 @@ class Descent(Iterative, PointSolver, extends=True):
         `lr` is a tensor, float64 [c], on a device with fused kernels.
         """
 
+    def plain(self) -> bool:
+        """Whether `step` is theta - lr·grad and nothing else: the model's products may then take it themselves."""
+        return False
+
     def memory(self, task: Task, count: int) -> Any:
         return self.blank(count, task) if self.keep else Nothing()
 
@@ -109,15 +113,17 @@ class Descent(Iterative, PointSolver, extends=True):
         pull = None if site is None else _per_example(site, cohort, family)
         rates = _rates(theta, lr)
         path = Path(theta, torch.empty_like(theta), state, pull, rates, kept)
+        direct = self.plain() and pull is None and not self.clip and rates is None
         same = (type(self), repr(self), family, lr if rates is None else None)
 
         def body(cohort: Cohort, here: Path, batch: Batch, now: Now) -> None:
-            slope = cohort.grad(here.theta, batch, out=here.grad)
-            if here.pull is not None:
-                add_pull(slope, here.pull, here.theta, family)
-            if self.clip:
-                clip(slope, self.clip)
-            self.step(here.theta, slope, here.state, lr if here.rates is None else here.rates)
+            if not (direct and cohort.lower(here.theta, batch, lr)):
+                slope = cohort.grad(here.theta, batch, out=here.grad)
+                if here.pull is not None:
+                    add_pull(slope, here.pull, here.theta, family)
+                if self.clip:
+                    clip(slope, self.clip)
+                self.step(here.theta, slope, here.state, lr if here.rates is None else here.rates)
             if here.kept is not None:
                 collect(here.kept, here.theta, *now.rows)
 

@@ -21,6 +21,9 @@ OTHERS = {
     "norm": nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.LayerNorm(4), nn.Linear(4, 3)),
     "late flatten": nn.Sequential(nn.Linear(4, 4), nn.Flatten(), nn.Linear(12, 3)),
     "ends in an activation": nn.Sequential(nn.Flatten(), nn.Linear(12, 3), nn.Sigmoid()),
+    "shared before the end": (lambda layer: nn.Sequential(nn.Flatten(), layer, nn.ReLU(), layer, nn.Linear(12, 3)))(
+        nn.Linear(12, 12)
+    ),
     "shared": (lambda layer: nn.Sequential(nn.Flatten(), layer, nn.ReLU(), layer))(nn.Linear(12, 12)),
 }
 
@@ -50,3 +53,42 @@ def test_by_hand_equals_autograd(name, short, objective):
 def test_other_modules_are_left_to_autograd(name):
     module = OTHERS[name]
     assert Chain.of(module, Layout.of(module), CrossEntropy()) is None
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("short", [False, True])
+def test_a_step_within_the_products_is_down_the_gradient(name, short):
+    module = CHAINS[name].double()
+    layout, generator = Layout.of(module), torch.Generator().manual_seed(0)
+    theta = torch.randn(4, layout.numel, dtype=torch.float64, generator=generator)
+    inputs = torch.randn(4, 6, 3, 4, dtype=torch.float64, generator=generator)
+    batch = inputs, torch.randint(3, (4, 6), generator=generator)
+    weights = (torch.arange(6) < torch.tensor([[6], [6], [4], [1]])).double() if short else None
+    oracle = Oracle(module, layout, CrossEntropy())
+    grad, loss = oracle(theta, *batch, weights)
+    moved = theta.clone()
+    assert torch.equal(oracle.lower(moved, *batch, weights, None, 0.3), loss)
+    torch.testing.assert_close(moved, theta - 0.3 * grad, rtol=1e-12, atol=1e-12)
+
+
+def test_a_step_within_the_products_has_the_same_bits_in_any_company():
+    """A client may be computed beside any number of others, as cohorts differ with the ranks."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(49, 40), nn.Sigmoid(), nn.Linear(40, 10))
+    layout, generator = Layout.of(module), torch.Generator().manual_seed(0)
+    oracle = Oracle(module, layout, CrossEntropy())
+    theta = torch.randn(9, layout.numel, generator=generator)
+    inputs, targets = torch.randn(9, 32, 49, generator=generator), torch.randint(10, (9, 32), generator=generator)
+    alone = theta.clone()
+    for row in range(9):
+        oracle.lower(alone[row : row + 1], inputs[row : row + 1], targets[row : row + 1], None, None, 0.3)
+    for rows in range(2, 10):
+        together = theta.clone()
+        oracle.lower(together[:rows], inputs[:rows], targets[:rows], None, None, 0.3)
+        assert torch.equal(together[:rows], alone[:rows])
+
+
+def test_what_is_no_chain_is_left_to_others():
+    module = OTHERS["norm"]
+    oracle, theta = Oracle(module, Layout.of(module), CrossEntropy()), torch.zeros(1, Layout.of(module).numel)
+    assert oracle.lower(theta, torch.ones(1, 2, 3, 4), torch.zeros(1, 2, dtype=torch.int64), None, None, 0.3) is None
+    assert not theta.any()
