@@ -20,7 +20,7 @@ import torch
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedddp.bench import launches
+from fedddp.checks import launches
 from fedddp.core.check import check
 from fedddp.core.device import own_device
 from fedddp.core.task import Task

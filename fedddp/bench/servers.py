@@ -2,8 +2,8 @@
 
 FedBEns and FedFisher descend by phases, in which clients and the server work in turn; FedLap-Func within its server's
 step. A round is taken with few and with many steps: the difference is what a step costs in the method's own code, and
-beside it what the engine asks for to exchange and to check. Kernels and numbers read back are counted on the pretended
-device of `fedddp check`. The images are noise, which costs as much as pictures.
+beside it what the engine asks for to exchange and to check. Kernels (fused ones as one) and numbers read back are
+counted on the pretended device of `fedddp check`. The images are noise, which costs as much as pictures.
 """
 
 import argparse
@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedddp.bench.launches import Count
 from fedddp.checks import pretend
+from fedddp.checks.launches import Count
 from fedddp.checks.ranks import apart
+from fedddp.core import kernels
 from fedddp.core.check import check
 from fedddp.core.data import Dataset, Examples
 from fedddp.core.rng import stream
@@ -42,7 +43,7 @@ METHODS = {
 }
 MODELS = {"mlp": ["model.name=mlp", "model.hidden=[32,32]", "data.side=8"], "lenet": ["model.name=lenet"]}
 COMMON = ["data=fedddp.bench.servers:Noise", "split.name=iid", "split.clients=5", "federation.cohort_width=5"]
-COUNTED, TIMED = (1, 3), (2, 12)  # few and many steps
+COUNTED, TIMED = (1, 3), (2, 32)  # few and many steps
 
 
 class Noise(Images):
@@ -96,6 +97,13 @@ class Row(NamedTuple):
     engine_reads: float
 
 
+class Spent(NamedTuple):
+    """Seconds of a processor in a step, which tell more than a clock's where others are at work."""
+
+    own: float  # the method's
+    whole: float  # with the engine's
+
+
 def count(words: Sequence[str]) -> Row:
     """In a process of its own: the pretended device changes torch for good."""
     import torch._dynamo  # noqa: F401  a mode needs it: two seconds that forked processes save
@@ -104,10 +112,9 @@ def count(words: Sequence[str]) -> Row:
     return Row(*((b - a) / (COUNTED[1] - COUNTED[0]) for a, b in zip(low, high, strict=True)))
 
 
-def seconds(words: Sequence[str], turns: int) -> float:
+def seconds(words: Sequence[str], turns: int) -> Spent:
     """Of a step, from the quickest round of each kind; they take turns."""
-    least: float = apart(partial(_quickest, words, turns))[0]
-    return least
+    return Spent(*apart(partial(_quickest, words, turns))[0])
 
 
 def _counted(words: Sequence[str]) -> list[list[int]]:
@@ -118,34 +125,48 @@ def _counted(words: Sequence[str]) -> list[list[int]]:
 
 def _asked(words: Sequence[str], device: torch.device, exchange: Exchange) -> list[int]:
     own, engine = Count(), Count()
+    asking = [engine]
+    kernels.BACKENDS[pretend.NAME] = lambda name, *given: asking[-1].launch(name, *given)
+
+    @contextmanager
+    def ours() -> Iterator[None]:
+        asking.append(own)
+        with pretend.Device(own.watch):
+            yield
+        asking.pop()
+
     with pretend.Device():
-        federation = _federation(words, device, exchange, lambda: pretend.Device(own.watch))
+        federation = _federation(words, device, exchange, ours)
         server = federation.method.init_server(federation.task)
         with pretend.Device(engine.watch):
             federation.round(server, 0)
     return [own.kernels, own.copies.total(), own.reads.total(), engine.kernels, engine.reads.total()]
 
 
-def _quickest(words: Sequence[str], turns: int) -> float:
+def _quickest(words: Sequence[str], turns: int) -> list[float]:
     torch.set_num_threads(1)
     keep_memory()
     exchange = Exchange.connect(CPU)
-    taken: dict[int, list[float]] = {steps: [] for steps in TIMED}
+    own: dict[int, list[float]] = {steps: [] for steps in TIMED}
+    whole: dict[int, list[float]] = {steps: [] for steps in TIMED}
     for _ in range(turns):
-        for steps, spent in taken.items():
+        for steps, spent in own.items():
             spent.append(0.0)
+            whole[steps].append(0.0)
             federation = _federation([*words, f"method.steps={steps}"], CPU, exchange, partial(_clock, spent))
-            federation.round(federation.method.init_server(federation.task), 0)
+            server = federation.method.init_server(federation.task)
+            with _clock(whole[steps]):
+                federation.round(server, 0)
     few, many = TIMED
-    return (min(taken[many]) - min(taken[few])) / (many - few)
+    return [(min(taken[many]) - min(taken[few])) / (many - few) for taken in (own, whole)]
 
 
 @contextmanager
 def _clock(spent: list[float]) -> Iterator[None]:
     """Adds to the last of the times spent."""
-    start = time.perf_counter()
+    start = time.process_time()
     yield
-    spent[-1] += time.perf_counter() - start
+    spent[-1] += time.process_time() - start
 
 
 def _federation(
@@ -159,7 +180,8 @@ def _federation(
 
 def call(arguments: argparse.Namespace, words: list[str]) -> int:
     """`fedddp bench servers [case=METHOD] [on=MODEL] [key=value...]`: a row for each; with --repeat 0 only counted."""
-    print(f"{'':<16}{'model':<7}{'ms':>9}{'kernels':>9}{'copies':>8}{'reads':>7}   a step; the engine beside it")
+    head = f"{'':<16}{'model':<7}{'ms':>9}{'whole':>9}{'kernels':>9}{'copies':>8}{'reads':>7}"
+    print(f"{head}   a step; the engine beside it")
     cases, models = _chosen("case", METHODS, words), _chosen("on", MODELS, words)
     rest = [word for word in words if not word.startswith(("case=", "on="))]
     rows = []
@@ -167,7 +189,8 @@ def call(arguments: argparse.Namespace, words: list[str]) -> int:
         for case in cases:
             asked = [*MODELS[model], *METHODS[case], *rest]
             rows.append({"method": case, "model": model, **count(asked)._asdict()})
-            rows[-1]["seconds"] = seconds(asked, arguments.repeat) if arguments.repeat else 0.0
+            spent = seconds(asked, arguments.repeat) if arguments.repeat else Spent(0.0, 0.0)
+            rows[-1] |= {"seconds": spent.own, "whole": spent.whole}
             print(line(rows[-1]), flush=True)
     if arguments.out:
         arguments.out.write_text(json.dumps(rows, indent=2) + "\n")
@@ -183,6 +206,7 @@ def _chosen(key: str, known: Iterable[str], words: Sequence[str]) -> list[str]:
 
 
 def line(row: dict[str, Any]) -> str:
-    own = f"{1e3 * row['seconds']:>9.2f}{row['kernels']:>9.1f}{row['copies']:>8.1f}{row['reads']:>7.1f}"
+    times = "".join(f"{1e3 * row[name]:>9.2f}" for name in ("seconds", "whole"))
+    own = f"{times}{row['kernels']:>9.1f}{row['copies']:>8.1f}{row['reads']:>7.1f}"
     engine = f"{row['engine_kernels']:.1f} kernels, {row['engine_reads']:.1f} reads"
     return f"{row['method']:<16}{row['model']:<7}{own}   {engine}"

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedddp.checks import pretend, purity, small
+from fedddp.checks import launches, pretend, purity, small
 from fedddp.checks.ranks import apart, train, warm
 from fedddp.checks.rows import Broken, Sheet, Skipped
 from fedddp.exchange.group import Exchange
@@ -83,6 +83,18 @@ class Checks:
             f"on a pretended device as on the CPU, to within {gap:.1g} of server.{name}: other layouts, other roundings"
         )
 
+    def steps(self) -> str:
+        """What a local step asks of a device; the host may neither send to it nor wait for it."""
+        if not pretend.possible():
+            raise Skipped("needs a newer torch")
+        (row,) = launches.count([self.words])
+        if row.copies or (row.reads and not small.load(self.words).local.waits):
+            asked = f"{row.copies:.1f} copies to the device and {row.reads:.1f} numbers read back in each local step"
+            lines = [f"{value:.1f} a step: {line}" for line, value in list(row.lines.items())[:SHOWN]]
+            raise Broken("\n".join([asked, *lines]))
+        waits = f"waits for {row.reads:.1f} numbers, as the solver says" if row.reads else "no number read back"
+        return f"{row.kernels:.1f} kernels in a step of an MLP, nothing copied to the device, {waits}"
+
     @cached_property
     def _seen(self) -> purity.Seen:
         found: purity.Seen = apart(partial(purity.watch, small.load(self.words, *MLP)))[0]
@@ -109,6 +121,7 @@ def check(sheet: Sheet, words: Sequence[str], ranks: int) -> None:
     small.load(words)  # a mistake in the words ends here
     rows = {
         "device": checks.device,  # before the rest, see ranks.warm
+        "local steps": checks.steps,
         "pure steps": checks.pure,
         "same bits": checks.all_clients,
         "same bits (some clients)": checks.some_clients,

@@ -10,7 +10,7 @@ precision and the slope along the step is no steeper where it ends: a cavity wit
 make it, has its minimum in a basin that a long step would leave for good.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ SMALL = 1e-6  # a relative move of the mean that leaves no basin: its slopes are
 
 
 class Solver(Iterative, PosteriorSolver):
+    waits: ClassVar[bool] = True  # the host decides how far to go
     lr: float = 1.0  # step of the natural-gradient descent, in (0, 1]; 1 is a Newton step
     epochs: int = 100  # most steps, at least 1; each looks at all of a client's data
     curvature: str = "ggn"  # ggn, or exact: the Hessian
@@ -39,6 +40,10 @@ class Solver(Iterative, PosteriorSolver):
         check("local.curvature", self.curvature, self.curvature in CURVATURES, " or ".join(CURVATURES))
         check_count("local.samples", self.samples, least=0, most=10_000)
         check("local.tolerance", self.tolerance, self.tolerance >= 0, "at least 0")
+
+    def passes(self) -> tuple[int, int]:
+        """A step looks at everything, as a cohort goes through it."""
+        return self.epochs, 1024
 
     def fit(
         self, cohort: Cohort, cavity: Tensor, entropy_weight: float, start: Tensor, memory: Any, family: Family
@@ -55,10 +60,11 @@ class Solver(Iterative, PosteriorSolver):
                 moved = torch.lerp(lam, target, rate)
                 there = self._slope(cohort, moved, noise, family)
                 steeper = self._steeper(lam, slope, moved, there, cavity, family)
-                if not bool(steeper.any()):
+                still = (moved - lam).norm() <= self.tolerance * moved.norm()
+                again, done = torch.stack([steeper.any(), still]).tolist()  # in one go: a device is waited for
+                if not again:
                     break
-                rate[steeper] /= 2
-            done = bool((moved - lam).norm() <= self.tolerance * moved.norm())
+                rate = torch.where(steeper.view_as(rate), rate / 2, rate)
             lam, slope = moved, there
             if done:
                 break
@@ -71,7 +77,7 @@ class Solver(Iterative, PosteriorSolver):
             bad = family.improper(torch.lerp(lam, target, rate)) > 0
             if not bool(bad.any()):
                 break
-            rate[bad] /= 2
+            rate = torch.where(bad.view_as(rate), rate / 2, rate)
         return rate
 
     def _steeper(

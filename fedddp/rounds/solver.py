@@ -48,6 +48,7 @@ class Solver(Contract, extends=True):
     """What every solver has."""
 
     kind: ClassVar[str] = "any"  # in words, for errors
+    waits: ClassVar[bool] = False  # whether its steps wait for numbers of a device, as a line search must
 
     def memory(self, task: Task, count: int) -> Any:
         """What `count` clients remember of this solver between rounds: a NamedTuple of tensors [count, ...]."""

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedddp.bench import launches
-from fedddp.checks import pretend
+from fedddp.checks import launches, pretend
 from fedddp.checks.ranks import apart
 from fedddp.clients import feed
 from fedddp.core.data import Dataset, Examples
