@@ -99,7 +99,7 @@ class Reduction:
     slots: int  # clients that take part, each with a slot for its gathered rows
     fields: list[Field] = field(default_factory=list)
     sums: list[list[Numbers]] = field(default_factory=list)  # per cohort, a flat tensor per scale
-    peaks: list[Tensor] = field(default_factory=list)  # per cohort, the largest number of each
+    peaks: list[Tensor] = field(default_factory=list)  # per cohort, the least and the largest number of each
     rows: list[tuple[Tensor, list[Tensor]]] = field(default_factory=list)  # per cohort: slots, gathered values
     spill: Spill = field(default_factory=Spill)  # where sums wait
 
@@ -122,12 +122,14 @@ class Reduction:
         """Keep what a cohort adds to each scale [n] until the grids are known."""
         if parts:
             self.sums.append([self.spill(part) for part in parts])
-            self.peaks.append(torch.stack([_peak(part) for part in parts]))
+            ends = [end for part in parts for end in _ends(part)]
+            self.peaks.append(torch.stack(ends).double())
 
     def exponents(self) -> list[int]:
         """Per scale the least e with all |contributions| < 2^e; padded to a fixed length."""
         found = [NO_EXPONENT] * MOST_SCALES
-        for i, peak in enumerate(torch.stack(self.peaks).amax(0).tolist() if self.peaks else ()):
+        ends = torch.stack(self.peaks).abs().amax(0).tolist() if self.peaks else []  # a NaN stays one
+        for i, peak in enumerate(map(_larger, ends[::2], ends[1::2])):
             if not math.isfinite(peak):
                 raise FloatingPointError(f"a sum over clients overflowed (scale {i} of {self.fields})")
             if peak > 0:
@@ -196,12 +198,17 @@ class Reduction:
         return tables
 
 
-def _peak(part: Tensor) -> Tensor:
-    """The largest |number|; not finite if one is not."""
+def _ends(part: Tensor) -> tuple[Tensor, Tensor]:
+    """The least and the largest number; both not finite if one is NaN."""
     if not part.numel():
-        return part.new_zeros((), dtype=torch.float64)
+        return part.new_zeros(()), part.new_zeros(())
     low, high = part.aminmax()
-    return torch.maximum(-low, high).double()
+    return low, high
+
+
+def _larger(a: float, b: float) -> float:
+    """NaN if one is."""
+    return b if b > a or b != b else a
 
 
 def _as_words(value: Tensor) -> Tensor:

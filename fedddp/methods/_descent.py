@@ -4,6 +4,7 @@ Several models descend side by side. Where the server holds validation points, e
 was looked at; otherwise the last.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -31,9 +32,25 @@ def begin(start: Tensor, task: Task, optimiser: adam.Solver, validate: bool) -> 
 
 def advance(descent: Descent, slope: Tensor, task: Task, optimiser: adam.Solver, validate: bool) -> Descent:
     """One step along -slope [M, P], which may be overwritten."""
-    theta, moments = descent.theta.clone(), adam.Moments(*(leaf.clone() for leaf in descent.moments))
-    optimiser.step(theta, slope, moments, optimiser.lr)
-    return _look(descent._replace(theta=theta, moments=moments), task, validate)
+    own = _own(descent)
+    optimiser.step(own.theta, slope, own.moments, optimiser.lr)
+    return _look(own, task, validate)
+
+
+def walk(
+    descent: Descent, slope: Callable[[Tensor], Tensor], looks: list[bool], task: Task, optimiser: adam.Solver
+) -> Descent:
+    """A step along -slope(theta) for each of `looks`, which say whether to look at the validation points after it."""
+    own = _own(descent)
+    for look in looks:
+        optimiser.step(own.theta, slope(own.theta), own.moments, optimiser.lr)
+        own = _look(own, task, look) if look else own
+    return own if task.data.validation is not None else own._replace(best=own.theta)
+
+
+def _own(descent: Descent) -> Descent:
+    """A copy that may change."""
+    return descent._replace(theta=descent.theta.clone(), moments=adam.Moments(*(m.clone() for m in descent.moments)))
 
 
 def _look(descent: Descent, task: Task, validate: bool) -> Descent:

@@ -3,8 +3,10 @@
     client   theta_k <- solver on f_k from theta;    F_k <- Fisher information of f_k at theta_k
     server   theta   <- argmin Σ_k ½ (theta - theta_k)ᵀ F_k (theta - theta_k),  by Adam from Σ_k N_k theta_k / Σ_k N_k
 
-The server's descent is a sequence of phases: in each, clients send F_k (theta - theta_k), so that F_k stays at home and
-only a sum travels. One round is the published one-shot method; further rounds start from what the last one found.
+With a diagonal F_k the server needs two sums for all of its descent, Σ_k F_k and Σ_k F_k theta_k. With kfac's factors,
+of which no sum tells enough, the descent is a sequence of phases: in each, clients send F_k (theta - theta_k), so that
+F_k stays at home and only a sum travels. One round is the published one-shot method; further rounds start from what the
+last one found.
 """
 
 from functools import partial
@@ -20,7 +22,7 @@ from fedddp.core.task import Task
 from fedddp.exchange.messages import Mean, Message, Sum, Totals
 from fedddp.local import adam
 from fedddp.methods._channel import compress_factors, factor_numbers, quantise_layers
-from fedddp.methods._descent import Descent, advance, begin
+from fedddp.methods._descent import Descent, advance, begin, walk
 from fedddp.methods._structures import STRUCTURES
 from fedddp.rounds import method
 from fedddp.rounds.method import Phase
@@ -36,8 +38,8 @@ class Server(NamedTuple):
 
 
 class Clients(NamedTuple):
-    mode: Tensor  # [C, P]
-    fisher: Tensor  # [C, F] flat, as its structure keeps it
+    mode: Tensor  # [C, P]; nothing where sums tell all
+    fisher: Tensor  # [C, F] flat, as its structure keeps it; likewise
     solver: Any
 
 
@@ -71,6 +73,11 @@ class Method(method.Method[Server, Clients]):
         return STRUCTURES[FISHERS[self.fisher]]
 
     @property
+    def _sums(self) -> bool:
+        """Whether two sums tell all of the server's objective."""
+        return self.fisher == "diag"
+
+    @property
     def _adam(self) -> adam.Solver:
         return adam.Solver(lr=self.lr, beta2=self.beta2, eps=self.eps)
 
@@ -79,14 +86,14 @@ class Method(method.Method[Server, Clients]):
         return Server(task.initial, begin(task.initial[None], task, self._adam, validate=False))
 
     def init_clients(self, count: int, task: Task, local: PointSolver) -> Clients:
-        zeros = task.initial.new_zeros(count, task.layout.numel + self._structure.size(task))
-        mode, fisher = zeros.split([task.layout.numel, self._structure.size(task)], dim=1)
-        return Clients(mode.clone(), fisher.clone(), local.memory(task, count))
+        numel, size = (0, 0) if self._sums else (task.layout.numel, self._structure.size(task))
+        zeros = task.initial.new_zeros
+        return Clients(zeros(count, numel), zeros(count, size), local.memory(task, count))
 
     def phase(self, server: Server, index: int) -> Phase | None:
         if index == 0:
             return Phase(self.client_step, self.server_step, (server.theta,))
-        if index > self.steps:
+        if self._sums or index > self.steps:
             return None
         return Phase(self._slope, partial(self._descend, step=index))
 
@@ -99,10 +106,23 @@ class Method(method.Method[Server, Clients]):
         fisher = self._compress(self._structure.measure(cohort, fit.theta), task)
         once = torch.full_like(cohort.num_examples, self._bytes(task))
         message: Message = {"mode": Mean(mode, weight=cohort.num_examples), "bytes": Mean(once)}
-        return Clients(mode, fisher, fit.memory), message
+        if not self._sums:
+            return Clients(mode, fisher, fit.memory), message
+        sums = {"fisher": Sum(fisher), "pull": Sum(fisher * mode), "examples": Sum(cohort.num_examples)}
+        return clients._replace(solver=fit.memory), {**message, **sums}
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
-        return Server(server.theta, begin(total["mode"][None], task, self._adam, validate=True))
+        start = begin(total["mode"][None], task, self._adam, validate=True)
+        if not self._sums:
+            return Server(server.theta, start)
+        fisher, pull = (total[name] / total["examples"] for name in ("fisher", "pull"))
+        looks = [self._looks(step) for step in range(1, self.steps + 1)]
+        descent = walk(start, partial(torch.addcmul, -pull, fisher), looks, task, self._adam)
+        return Server(descent.best[0], descent)
+
+    def _looks(self, step: int) -> bool:
+        """Whether the server looks at its validation points after that step."""
+        return step % self.validate_every == 0 or step == self.steps
 
     def _slope(self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver) -> tuple[Clients, Message]:
         away = server.descent.theta - clients.mode.unsqueeze(1)
@@ -111,8 +131,7 @@ class Method(method.Method[Server, Clients]):
 
     def _descend(self, server: Server, total: Totals, task: Task, step: int) -> Server:
         slope = total["slope"] / total["examples"]
-        look = step % self.validate_every == 0 or step == self.steps
-        descent = advance(server.descent, slope, task, self._adam, validate=look)
+        descent = advance(server.descent, slope, task, self._adam, validate=self._looks(step))
         return Server(descent.best[0] if step == self.steps else server.theta, descent)
 
     def bytes_up(self, plain: int, server: Server, total: Totals) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from math import isfinite
 from typing import Any
 
 import torch
@@ -286,7 +287,7 @@ class Federation:
 
     def _good(self, message: Message, norms: Tensor, ids: tuple[int, ...], report: Report) -> Tensor | None:
         """Which rows are finite; None when all are, which is the rule."""
-        if bool(norms.isfinite().all()):
+        if isfinite(float(norms.amax())):
             return None
         good = torch.ones(len(ids), dtype=torch.bool, device=norms.device)
         for entry in message.values():
@@ -304,8 +305,10 @@ class Federation:
         report.left_out[client] = cause
 
     def _check_finite(self, server: Any, number: int) -> None:
-        for name, leaf in tree.leaves(server).items():
-            if leaf.is_floating_point() and not bool(leaf.isfinite().all()):
+        leaves = {name: leaf for name, leaf in tree.leaves(server).items() if leaf.is_floating_point() and leaf.numel()}
+        ends = torch.stack([end for leaf in leaves.values() for end in leaf.aminmax()]).tolist() if leaves else []
+        for name, low, high in zip(leaves, ends[::2], ends[1::2], strict=True):
+            if not (isfinite(low) and isfinite(high)):
                 raise Diverged(f"round {number + 1}: the server's {name} is not finite (a smaller step may help)")
         if improper := self.method.improper(server):
             raise Diverged(f"round {number + 1}: {registry.name_of(self.method)}: {improper}")
@@ -356,16 +359,17 @@ def _note_sums(sums: Tensor, report: Report) -> None:
 
 def _note(stats: Tensor, report: Report, task: Task) -> None:
     """Fill the report from what clients said of themselves; slots of clients left out are zero."""
+    stats = stats.cpu()
     present = stats[:, 0] > 0
     report.skipped = int((~present).sum())
-    losses = torch.where(present, stats[:, 1], torch.nan).cpu()
-    report.norms = torch.where(present, stats[:, 2], torch.nan).cpu()
-    seconds = stats[:, 3].cpu()
+    losses = torch.where(present, stats[:, 1], torch.nan)
+    report.norms = torch.where(present, stats[:, 2], torch.nan)
+    seconds = stats[:, 3]
     report.took = seconds if report.took is None else report.took + seconds
     if bool(losses.isfinite().any()):  # the phase that trained, if a round has several
         assert report.clients is not None
         weight = task.num_examples[report.clients].double()
         weight = torch.where(losses.isfinite(), weight, 0)
         report.losses = losses
-        report.ends = torch.where(present[:, None], stats[:, 4:], torch.nan).cpu() if stats.shape[1] > 4 else None
+        report.ends = torch.where(present[:, None], stats[:, 4:], torch.nan) if stats.shape[1] > 4 else None
         report.train_loss = float((losses.nan_to_num() * weight).sum() / weight.sum())

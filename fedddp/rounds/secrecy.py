@@ -39,14 +39,11 @@ class Secrecy:
         self, reduction: Reduction, message: Message, stats: Tensor, examples: Tensor, slot: Tensor, good: Tensor | None
     ) -> None:
         """A cohort's message into the sum, with the engine's statistics [C, 4 or 6] beside it."""
-        clipped = stats.new_zeros(len(stats))
         kept: dict[str, Sum | Mean | Gather] = dict(message)
+        clipped = None
         if self.ranges is not None:
             kept, clipped = self.ranges.clip(message)
-        trained = stats[:, 1].isfinite()
-        counted = torch.where(trained, examples, 0)
-        sums = torch.stack([stats[:, 0], counted, stats[:, 1].nan_to_num() * counted, clipped.to(stats)], dim=1)
-        kept |= {SUMMED: Sum(sums)} if self.hides else {STATS: Gather(stats)}
+        kept |= {SUMMED: Sum(_sums(stats, examples, clipped))} if self.hides else {STATS: Gather(stats)}
         if self.secure != "client":
             reduction.add(kept, slot, good)
             return
@@ -84,6 +81,13 @@ def public_ranges(secure: str, given: dict[str, float], gathered: list[str], tas
         return None
     most = 1 if secure == "client" else clients
     return Ranges(given, float(task.num_examples.max()), most, gathered, strict=secure != "none")
+
+
+def _sums(stats: Tensor, examples: Tensor, clipped: Tensor | None) -> Tensor:
+    """Of each client [C, 4]: that it is there, its examples if it trained, their loss, and how much was clipped."""
+    counted = torch.where(stats[:, 1].isfinite(), examples, 0)
+    cut = torch.zeros_like(counted) if clipped is None else clipped.to(stats)
+    return torch.stack([stats[:, 0], counted, stats[:, 1].nan_to_num() * counted, cut], dim=1)
 
 
 def _row(entry: Sum | Mean | Gather, one: slice) -> Sum | Mean | Gather:
