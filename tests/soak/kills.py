@@ -46,7 +46,10 @@ WORDS = ["data.test_fraction=0.8", "split=iid", "split.clients=5", "local.epochs
 WORDS += [f"model={SLOW}:Slow", "evaluation.every=20", "evaluation.histograms=0", "federation.cohort_width=2"]
 WORDS += [f"federation.timeout={TIMEOUT}", "checkpoint.every=1", f"federation.rounds={ROUNDS}", "local.keep=true"]
 WORDS += ["federation.participation=0.7"]
-STABLE = {"bregman_admm": ["method.delta=100"]}  # 200 rounds on these few examples
+STABLE = {  # 200 rounds on these few examples
+    "bregman_admm": ["method.delta=100"],
+    "fedep": ["method.pseudo_samples=100"],
+}
 SCRIPT = """
 import sys, yaml, fedddp
 pairs = (word.split("=", 1) for word in sys.argv[3:])
