@@ -236,3 +236,9 @@ def test_a_tutorial_runs_as_a_notebook(here, tutorial):
     ]
     assert any("accuracy" in text for text in texts)
     assert any(("rome" if tutorial == "first_federation" else "mutual_information") in text for text in texts)
+
+
+def test_ranks_start_from_within_a_world(exchange, tmp_path):
+    """An open federation's threads would not live on behind a fork, and its group would be taken for the ranks' own."""
+    run = fedddp.run("digits", method="fedavg", rounds=1, ranks=2, settings=SMALL, folder=tmp_path / "run")
+    assert run.summary["world_size"] == 2

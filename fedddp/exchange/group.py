@@ -27,6 +27,11 @@ class PeerFailed(RuntimeError):
     """Something that must succeed everywhere failed on some rank; the text is that rank's."""
 
 
+def in_world() -> bool:
+    """Whether this process is a rank already: of a world of one that is open, or of somebody else's."""
+    return dist.is_initialized()
+
+
 class Exchange:
     """Collectives over all ranks. A world of one is still a world: no special case.
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from fedddp.exchange.group import in_world
 from fedddp.jobs.processes import STOPS, Processes
 from fedddp.jobs.rendezvous import Place, describe
 from fedddp.runs.config import Config
@@ -57,7 +58,7 @@ def start(work: Work, ranks: int, threads: int = 1, debug: bool = False) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     if Path("/sys/class/net/lo").exists():  # ranks of one machine talk over loopback
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    begin = _torchrun if torch.cuda.is_available() else _fork
+    begin = _torchrun if torch.cuda.is_available() or in_world() else _fork  # neither lives on behind a fork
     return begin(work, ranks, debug)
 
 

@@ -263,24 +263,19 @@ def _made(
 
 def beside(section: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The values of the keys beside the class's own."""
-    found = {key: given.get(key, default) for key, default in EXTRA.get(section, {}).items()}
-    if "seed" in found:
-        found["seed"] = settled(f"{section}.seed", int | None, found["seed"])
+    if section not in BESIDE:
+        return {}
+    types = kinds(BESIDE[section])
+    found = {k: settled(f"{section}.{k}", types[k], given.get(k, default)) for k, default in EXTRA[section].items()}
     if "place" in found:
-        found["place"] = settled(f"{section}.place", str, found["place"])
         check(f"{section}.place", found["place"], found["place"] in DATA_PLACES, " or ".join(DATA_PLACES))
     if "personal" in found:
-        typed_ = {"personal": list[str], "personal_lr": float, "personal_epochs": int}
-        found = {key: settled(f"{section}.{key}", typed_[key], value) for key, value in found.items()}
         PersonalSettings(**found)
     if "unseen" in found:
-        found["unseen"] = settled(f"{section}.unseen", int, found["unseen"])
         check(f"{section}.unseen", found["unseen"], found["unseen"] >= 0, "at least 0")
     if "buffers" in found:
-        found["buffers"] = settled(f"{section}.buffers", str, found["buffers"])
         check(f"{section}.buffers", found["buffers"], found["buffers"] in BUFFERS, " or ".join(BUFFERS))
     if "loss" in found:
-        found["loss"] = settled(f"{section}.loss", str, found["loss"])
         losses = ("auto", *OBJECTIVES)
         check(f"{section}.loss", found["loss"], found["loss"] in losses, " or ".join(losses))
     return found

@@ -90,7 +90,10 @@ def test_a_key_of_one_method_is_left_out_for_the_others(tmp_path):
     ]
     assert len(runs) == 2 + 4
     assert len({run.folder for run in runs}) == len(runs)
-    assert all(run.folder == tmp_path / f"{run.config['method.name']}-{run.config.hash}" for run in runs)
+    assert {run.folder.name.removesuffix(f"-{run.config.hash}") for run in runs} == {
+        *(f"fedavg-seed{seed}" for seed in (0, 1)),
+        *(f"fedprox-delta{delta}-seed{seed}" for delta in (0.1, 0.5) for seed in (0, 1)),
+    }
 
 
 def test_a_key_that_no_point_has_is_a_mistake(tmp_path):

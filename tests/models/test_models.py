@@ -36,6 +36,7 @@ COUNTS = [
     ("resnet", {"depth": 18, "norm": "none", "bias": False}, COLOUR, 100, 11_210_432),
     ("lstm", {}, (80,), 80, 817_872),
     ("lstm", WORDS, (20,), 10_004, 4_050_748),
+    ("gpt", {}, (80,), 80, 417_280 + 80 * 128),
 ]
 
 
@@ -152,4 +153,4 @@ def test_other_mistakes_are_said():
 
 
 def test_every_model_is_counted():
-    assert {name for name, *_ in COUNTS} | {"cnn"} == set(registry.names("model"))
+    assert {name for name, *_ in COUNTS} | {"cnn", "transformers"} == set(registry.names("model"))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fedddp.core import registry
 from fedddp.core.settings import kinds
 from fedddp.runs import config as configuration
-from fedddp.runs.schema import EXTRA, PLAIN, typed
+from fedddp.runs.schema import BESIDE, PLAIN, typed
 
 LONGEST = 400  # letters of a line
 
@@ -41,7 +41,7 @@ class Key:
 def keys() -> list[Key]:
     found = [Key("", "", "seed", int)]
     for section in registry.SECTIONS:
-        extra = {key: str if key == "loss" else int | None for key in EXTRA.get(section, {})}
+        extra = kinds(BESIDE[section]) if section in BESIDE else {}
         for name in registry.builtin(section):
             own = extra | kinds(registry.find(section, name))
             found += [Key(section, name, key, kind) for key, kind in own.items()]
