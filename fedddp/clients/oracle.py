@@ -169,9 +169,13 @@ class Oracle:
             total = theta.new_zeros(())
             for used in self._pieces(count):
                 own = {name: mask[row, used] for name, mask in masks.items()}
-                own |= {name: buffer[row] for name, buffer in state.items()}
+                # views of one vector would share a version, and autograd a layer's with every other's
+                moved = {name: buffer[row].clone() for name, buffer in state.items()}
+                own |= moved
                 loss = self._loss(params | own, inputs[row, used], targets[row, used], by)
                 pieces = list(torch.autograd.grad(loss, list(params.values())))
+                for name, buffer in state.items():
+                    buffer[row].copy_(moved[name])
                 share = (used.stop - used.start) / count
                 if share == 1:
                     total = loss.detach()

@@ -29,6 +29,22 @@ def net() -> nn.Module:
     return nn.Sequential(*layers).double()
 
 
+def test_layers_beside_each_other_move_their_own(exchange, tmp_path):
+    """A network with many such layers trains; each one's statistics are as torch's own module would have them."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3), nn.Flatten()]
+    module = nn.Sequential(*layers, nn.Linear(3 * 16, 5)).double()
+    layout = Layout.of(module, buffers=True)
+    state, theta = layout.state(module).double()[None].clone(), layout.flatten(dict(module.named_parameters()))[None]
+    inputs, targets = torch.randn(1, 6, 1, 8, 8).double(), torch.randint(0, 5, (1, 6))
+    Oracle(module, layout, CrossEntropy(), False)(theta, inputs, targets, buffers=state)
+    module.train()(inputs[0])
+    torch.testing.assert_close(state[0], layout.state(module).double(), rtol=1e-6, atol=1e-7)
+    words = [*RESNET, "model.buffers=average", "data.test_fraction=0.95", "federation.rounds=1"]
+    done = run(configuration.load(None, settings("fedavg", *words)), fresh(tmp_path, "resnet"))
+    assert done is not None
+
+
 @pytest.mark.parametrize("short", [False, True])
 def test_looped_and_vectorised_move_the_same_buffers(short):
     module = net()
