@@ -12,8 +12,10 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -29,6 +31,7 @@ from fedddp.runs.rank import work as run_rank
 
 Work = Callable[[], int]
 HOST = "localhost"
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 def default_ranks(config: Config) -> int:
@@ -122,7 +125,7 @@ def _torchrun_in(folder: Path, work: Work, ranks: int, debug: bool) -> int:
     for name, module in list(sys.modules.items()):
         if name.startswith("fedddp_plugin_"):  # read from a file by us: the ranks could not import it by this name
             cloudpickle.register_pickle_by_value(module)
-    file.write_bytes(cloudpickle.dumps((work, debug)))
+    file.write_bytes(cloudpickle.dumps(sys.path) + cloudpickle.dumps((work, debug)))
     launch = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -136,13 +139,26 @@ def _torchrun_in(folder: Path, work: Work, ranks: int, debug: bool) -> int:
         logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
     )
     try:
-        elastic_launch(launch, sys.executable)("-m", "fedddp.jobs.worker", str(file))
+        with _handlers_kept():
+            elastic_launch(launch, sys.executable)("-m", "fedddp.jobs.worker", str(file))
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         return _say(rank, failure.exitcode)
     except SignalException as error:
         return 128 + int(error.sigval)
     return 0
+
+
+@contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """torchrun's agent answers signals in a way of its own, and leaves it so."""
+    ours = threading.current_thread() is threading.main_thread()  # the only one that may
+    kept = {number: signal.getsignal(number) for number in SIGNALS} if ours else {}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
 
 
 def _say(rank: int, code: int) -> int:

@@ -2,10 +2,11 @@
 
 import pickle
 import sys
-from pathlib import Path
 
 from fedddp.runs.rank import attempt
 
 if __name__ == "__main__":
-    work, debug = pickle.loads(Path(sys.argv[1]).read_bytes())
+    with open(sys.argv[1], "rb") as file:
+        sys.path += [place for place in pickle.load(file) if place not in sys.path]  # where its classes are found
+        work, debug = pickle.load(file)
     sys.exit(attempt(work, debug))

@@ -98,7 +98,7 @@ def test_a_tensor_of_the_cpu(tmp_path):
     makes = "theta = theta + torch.zeros(len(cohort), 1)"
     done = fedddp("check", method(tmp_path, makes), "--ranks", 2, ONE_ROUND, cwd=tmp_path)
     assert done.returncode == 1
-    assert failed(done) == {"device"}
+    assert failed(done) == {"device", "local steps"}
     seen = rows(done)["device"][1]
     assert "aten.add.Tensor: tensors of the device and of the CPU" in seen
     assert "(mine.py:10 in client_step)" in seen

@@ -68,7 +68,7 @@ def test_fedprox_without_penalty_is_fedavg(exchange):
     a = toy.iterate(toy.federation(fedprox.Method(delta=0.0), local, task, exchange), 5)
     b = toy.iterate(toy.federation(fedavg.Method(), local, task, exchange), 5)
     for one, other in zip(a, b, strict=True):
-        assert torch.equal(one.theta, other.theta)
+        assert torch.allclose(one.theta, other.theta, rtol=1e-13, atol=1e-15)  # fedavg steps in the products
 
 
 def test_fedadmm_with_duals_held_at_zero_is_fedprox_for_equal_clients(exchange):

@@ -51,7 +51,7 @@ def test_one_client_alone_learns_as_if_nothing_were_divided(exchange):
     federation, server, _ = rounds(wrapped(fedavg.Method(), alone), SOLVER, alone, exchange)
     _, whole, _ = rounds(fedavg.Method(), SOLVER, alone, exchange)
     own = federation.own_models(server)
-    assert torch.equal(own[0], whole.theta)
+    assert torch.allclose(own[0], whole.theta, rtol=1e-12, atol=1e-15)  # undivided, sgd steps in the products
     assert len(server.theta) == alone.layout.numel - 4
 
 
