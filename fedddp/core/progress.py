@@ -1,29 +1,41 @@
 """A line on the terminal that counts seconds while something quiet takes long; nothing in a log file."""
 
+import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 PATIENCE, PACE = 2.0, 0.5  # seconds before the line appears, and between two of its changes
+WIPE = "\r\x1b[K"
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """`what` and how long it has taken, from two seconds on; the line is gone when it is over."""
-    if not sys.stderr.isatty():
+def waiting(what: str | Callable[[], str]) -> Iterator[None]:
+    """`what` and how long it has taken, from two seconds on; the line is gone when it is over.
+
+    The cursor waits at the line's beginning, so whatever is printed meanwhile, by this process or by its ranks, takes
+    the line's place, and it comes back below. Of the ranks of torchrun one speaks.
+    """
+    if not sys.stderr.isatty() or os.environ.get("RANK", "0") != "0":
         yield
         return
-    over, begun = threading.Event(), time.monotonic()
+    terminal, over, begun = sys.stderr.fileno(), threading.Event(), time.monotonic()
+
+    def write(text: str) -> None:
+        """Past Python's buffers, whose locks a process that is forked meanwhile would find taken for good."""
+        with suppress(OSError):
+            os.write(terminal, text.encode())
 
     def show() -> None:
         pause = PATIENCE
         while not over.wait(pause):
             pause = PACE
-            print(f"\r{what}: {time.monotonic() - begun:.0f} s", end="", file=sys.stderr, flush=True)
+            said = what if isinstance(what, str) else what()
+            write(f"{WIPE}{said}: {time.monotonic() - begun:.0f} s\r")
         if pause == PACE:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            write(WIPE)
 
     thread = threading.Thread(target=show, daemon=True)
     thread.start()

@@ -26,8 +26,13 @@ def seen(monkeypatch, seconds: float) -> str:
 
 def test_what_takes_long_is_said_and_wiped_away(monkeypatch):
     text = seen(monkeypatch, 0.5)
-    assert text.startswith("\rfigure one: 0 s")
+    assert text.startswith("\r\x1b[Kfigure one: 0 s\r")
     assert text.endswith("\r\x1b[Kend")
+
+
+def test_of_several_ranks_the_first_speaks(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert seen(monkeypatch, 0.3) == "end"
 
 
 def test_what_is_quick_is_not(monkeypatch):
