@@ -10,6 +10,9 @@ All are means of something, so they travel as sums. With weights w_k that add to
     log_variance  no divergence's                Σ w_k (m_k, log V_k), no full covariances
 
 The first and the fourth are those of BA-BFL (Jamoussi et al. 2024), the last two what it compares them with.
+
+Second moments are taken around a centre that everybody knows (the server's mean): V + m mᵀ around 0 loses a small V in
+float32, and the covariance that comes back of it need not be positive.
 """
 
 from collections.abc import Callable
@@ -22,38 +25,39 @@ from fedddp.core.gaussian import Family
 
 
 class Rule(NamedTuple):
-    """A pair of statistics whose means over clients say the barycentre."""
+    """A pair of statistics whose means over clients say the barycentre; both ways know the centre [P]."""
 
-    parts: Callable[[Family, Tensor], tuple[Tensor, Tensor]]  # of lam [..., ...]: [..., P], and as a precision is
-    whole: Callable[[Family, Tensor, Tensor], Tensor]  # lam of two mean statistics
+    # of lam [..., ...]: [..., P], and as a precision is
+    parts: Callable[[Family, Tensor, Tensor], tuple[Tensor, Tensor]]
+    whole: Callable[[Family, Tensor, Tensor, Tensor], Tensor]  # lam of two mean statistics
     full: bool = True  # whether full covariances have it
     product: bool = False  # whether it is K times the mean
 
 
-def _natural(family: Family, lam: Tensor) -> tuple[Tensor, Tensor]:
+def _natural(family: Family, lam: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
     return family.shift(lam), family.precision(lam)
 
 
-def _of_natural(family: Family, shift: Tensor, precision: Tensor) -> Tensor:
+def _of_natural(family: Family, shift: Tensor, precision: Tensor, centre: Tensor) -> Tensor:
     empty = family.linear(-shift)
     family.precision(empty).copy_(precision)  # a view
     return empty
 
 
-def _moments(family: Family, lam: Tensor) -> tuple[Tensor, Tensor]:
-    mean, covariance = _spread(family, lam)
-    return mean, covariance + square(family, mean)
+def _moments(family: Family, lam: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
+    mean, covariance = _spread(family, lam, centre)
+    return mean, covariance + square(family, mean - centre)
 
 
-def _of_moments(family: Family, mean: Tensor, second: Tensor) -> Tensor:
-    return _of_spread(family, mean, second - square(family, mean))
+def _of_moments(family: Family, mean: Tensor, second: Tensor, centre: Tensor) -> Tensor:
+    return _of_spread(family, mean, second - square(family, mean - centre), centre)
 
 
-def _spread(family: Family, lam: Tensor) -> tuple[Tensor, Tensor]:
+def _spread(family: Family, lam: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
     return family.mean(lam), gaussian.inverse(family, family.precision(lam))
 
 
-def _of_spread(family: Family, mean: Tensor, covariance: Tensor) -> Tensor:
+def _of_spread(family: Family, mean: Tensor, covariance: Tensor, centre: Tensor) -> Tensor:
     return family.natural(mean, gaussian.inverse(family, covariance))
 
 
@@ -69,14 +73,14 @@ RULES: dict[str, Rule] = {
     "conflation": Rule(_natural, _of_natural, product=True),
     "forward_kl": Rule(_moments, _of_moments),
     "wasserstein": Rule(
-        lambda family, lam: (family.mean(lam), family.precision(lam).rsqrt()),
-        lambda family, mean, deviation: family.natural(mean, deviation.square().reciprocal()),
+        lambda family, lam, centre: (family.mean(lam), family.precision(lam).rsqrt()),
+        lambda family, mean, deviation, centre: family.natural(mean, deviation.square().reciprocal()),
         full=False,
     ),
     "arithmetic": Rule(_spread, _of_spread),
     "log_variance": Rule(
-        lambda family, lam: (family.mean(lam), -family.precision(lam).log()),
-        lambda family, mean, log: family.natural(mean, (-log).exp()),
+        lambda family, lam, centre: (family.mean(lam), -family.precision(lam).log()),
+        lambda family, mean, log, centre: family.natural(mean, (-log).exp()),
         full=False,
     ),
 }

@@ -7,6 +7,7 @@
 a fixed point. The server keeps that total by the changes of active clients.
 """
 
+from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -80,13 +81,18 @@ class SiteMethod(method.Method[Server, C, PosteriorSolver], extends=True):
         bad = int(self.family.improper(found.lam).sum())
         if bad and bool(found.lam.isfinite().all()):  # what is not finite, the engine reports
             name = registry.name_of(self)
-            raise ValueError(f"{name}: {bad} precisions of the client's posterior are not positive: {REMEDY}")
+            raise ValueError(f"{name}: {bad} precisions of the client's posterior are not positive: {self._remedy}")
         return found.lam, found.memory
 
     def improper(self, server: Server) -> str:
         """What is wrong with the server's posterior, if anything; the engine adds the method and the round."""
         bad = int(self.family.improper(server.lam).sum())
-        return f"{bad} precisions of the server's posterior are not positive: {REMEDY}" if bad else ""
+        return f"{bad} precisions of the server's posterior are not positive: {self._remedy}" if bad else ""
+
+    @property
+    def _remedy(self) -> str:
+        damped = any(setting.name == "damping" for setting in fields(self))  # type: ignore[arg-type]
+        return f"{'a smaller method.damping or ' if damped else ''}a larger method.delta helps"
 
 
 class DualMethod(SiteMethod[Clients], extends=True):
@@ -125,9 +131,6 @@ class DualMethod(SiteMethod[Clients], extends=True):
 def taken_out(server: Server, dual: Tensor) -> Server:
     """Without the site of a client, dual [1, ...]: exact where lam is the sum of the prior and all sites."""
     return Server(server.lam - dual[0], server.sites - dual[0])
-
-
-REMEDY = "a smaller method.damping or a larger method.delta helps"
 
 
 def dual_rate(damping: float | str, warmup: int, cohort: Cohort) -> Tensor:

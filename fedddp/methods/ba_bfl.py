@@ -9,9 +9,10 @@
                       by the clients' mean information in every round
 
 Any solver that fits Gaussians will do, in any family that both have. With prior=share, barycentre=conflation, plain
-weights and exact posteriors of Gaussian clients one round gives the pooled posterior. A conflation knows K times what
-a client does, so clients start at its K-th root. The rules reverse_kl and wasserstein are as in the paper; the
-choice of the prior is ours.
+weights and exact posteriors of Gaussian clients one round gives the pooled posterior. A conflation is the product of
+all K clients' posteriors, of which those who take part give the mean factor; it knows K times what a client does, so
+clients start at its K-th root. The rules reverse_kl and wasserstein are the paper's, reconstructed from their
+definitions; the choice of the prior is ours.
 """
 
 from torch import Tensor
@@ -20,7 +21,7 @@ from fedddp.clients.cohort import Cohort
 from fedddp.core import gaussian
 from fedddp.core.check import check
 from fedddp.core.task import Task
-from fedddp.exchange.messages import Mean, Message, Sum, Totals
+from fedddp.exchange.messages import Mean, Message, Totals
 from fedddp.methods._barycentre import RULES, Rule
 from fedddp.methods._sites import Server, SiteMethod
 from fedddp.rounds.method import Clients
@@ -32,9 +33,7 @@ PRIORS = ("fixed", "share", "server")
 class Method(SiteMethod[Clients]):
     barycentre: str = "reverse_kl"  # reverse_kl, conflation, forward_kl, wasserstein, arithmetic or log_variance
     weights: str = "examples"  # of the clients in it: examples or plain (every client alike)
-    prior: str = (
-        "fixed"  # of a client's problem: fixed (N(0, 1/delta)), share (its K-th root) or server (its posterior)
-    )
+    prior: str = "fixed"  # of a client: fixed (N(0, 1/delta)), share (its K-th root) or server (its posterior)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,16 +55,15 @@ class Method(SiteMethod[Clients]):
         cavity = (tau * prior).repeat(len(cohort), *[1] * prior.dim())
         start = self.start(self._power(server.lam, cohort), cohort)
         found = self.proper(local.fit(cohort, cavity, self.temperature, start, clients.solver, self.family))
-        first, second = self._rule.parts(self.family, found[0])
+        first, second = self._rule.parts(self.family, found[0], server.theta)
         weight = cohort.num_examples if self.weights == "examples" else 1.0
-        count = cohort.num_examples.new_ones(len(cohort))
-        return Clients(found[1]), {"first": Mean(first, weight), "second": Mean(second, weight), "clients": Sum(count)}
+        return Clients(found[1]), {"first": Mean(first, weight), "second": Mean(second, weight)}
 
     def _power(self, lam: Tensor, cohort: Cohort) -> Tensor:
         """Where clients start; what all of them know together would hold each of them fast."""
         return lam / cohort.task.num_clients if self._rule.product and cohort.round else lam
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
-        times = total["clients"] if self._rule.product else 1
+        times = task.num_clients if self._rule.product else 1
         first, second = times * total["first"], times * total["second"]
-        return Server(self._rule.whole(self.family, first, second), server.sites)
+        return Server(self._rule.whole(self.family, first, second, server.theta), server.sites)

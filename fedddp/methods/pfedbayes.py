@@ -48,13 +48,13 @@ class Method(SiteMethod[Clients]):
         cavity = (weight * server.lam).repeat(len(cohort), *[1] * server.lam.dim())
         start = self.start(server.lam, cohort)
         lam, solver = self.proper(local.fit(cohort, cavity, weight, start, clients.solver, self.family))
-        first, second = RULE.parts(self.family, lam)
+        first, second = RULE.parts(self.family, lam, server.theta)
         return Clients(lam, solver), {"first": Mean(first), "second": Mean(second)}
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
-        first, second = RULE.parts(self.family, server.lam)
+        first, second = RULE.parts(self.family, server.lam, server.theta)
         mean, square = first.lerp(total["first"], self.beta), second.lerp(total["second"], self.beta)
-        return Server(RULE.whole(self.family, mean, square), server.sites)
+        return Server(RULE.whole(self.family, mean, square, server.theta), server.sites)
 
     def own_models(self, server: Server, clients: Clients) -> Tensor:
         return self.family.mean(clients.lam)

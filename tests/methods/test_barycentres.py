@@ -1,5 +1,7 @@
 """BA-BFL's barycentres of Gaussians, FedIvon, and what they come to on Gaussian clients."""
 
+from itertools import combinations
+
 import pytest
 import torch
 
@@ -36,9 +38,10 @@ def normal(family, lam):
 
 
 def merged(rule, family, lam, weight):
-    first, second = rule.parts(family, lam)
-    mean = [torch.tensordot(weight, part, 1) for part in (first, second)]
-    return rule.whole(family, *mean)
+    centre = family.mean(lam[0]) + 0.3  # any: a barycentre does not depend on it
+    parts = rule.parts(family, lam, centre)
+    mean = [torch.tensordot(weight.to(lam), part, 1) for part in parts]
+    return rule.whole(family, *mean, centre)
 
 
 def distance(name, family, q, lam):
@@ -115,6 +118,31 @@ def test_one_round_of_products_gives_the_pooled_posterior_of_gaussian_clients(ex
     weights, local = {"barycentre": "conflation", "weights": "plain"}, exact.Solver()
     other = ba_bfl.Method(covariance="full", delta=DELTA, prior=prior, **weights)
     close(toy.iterate(toy.federation(other, local, task, exchange), 1)[-1].lam, first.lam)
+
+
+def test_a_product_with_some_clients_is_scaled_to_all(exchange):
+    """Its K-th root, at which clients start, would else lose a part of its precision in every round."""
+    task, active = toy.task(), 3
+    method = fedivon.Method(covariance="full", delta=DELTA)
+    federation = toy.federation(method, exact.Solver(), task, exchange, participation=active / toy.K)
+    for state in toy.iterate(federation, 4)[1:]:
+        precision = gaussian.full.precision(state.lam)
+        prior = DELTA * torch.eye(toy.D, dtype=torch.float64)
+        products = [
+            toy.K / active * sum(toy.gram(task, k)[0] + prior for k in some)
+            for some in combinations(range(toy.K), active)
+        ]
+        assert min(float((precision - product).abs().max()) for product in products) < 1e-10
+
+
+def test_small_variances_far_from_the_origin_survive_in_float32():
+    """V + m m^T around 0 is m m^T where V is below its last bit."""
+    mean = torch.tensor([[3.0, -20.0], [3.0, -20.0]])
+    lam = gaussian.diagonal.natural(mean, torch.tensor([[1e8, 1e7], [1e8, 1e7]]))
+    found = RULES["forward_kl"]
+    parts = found.parts(gaussian.diagonal, lam, mean[0])
+    merged = found.whole(gaussian.diagonal, parts[0].mean(0), parts[1].mean(0), mean[0])
+    close(gaussian.diagonal.precision(merged), torch.tensor([1e8, 1e7]), 1e-4)
 
 
 def test_with_the_server_as_prior_information_adds_up(exchange):
