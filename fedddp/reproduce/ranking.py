@@ -9,7 +9,7 @@ reason. Every run is kept in a file as soon as it is done, so the same call goes
 import json
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
@@ -46,8 +46,18 @@ class Entry:
     reason: str = ""
 
 
-def file() -> Path:
-    return folder("reproduce") / "ranking.json"
+@dataclass(frozen=True)
+class Table:
+    """Rows that are run on every task, each tuned there by itself."""
+
+    tasks: Sequence[str]  # experiments
+    rows: Sequence[str]
+    words: Callable[[str, str, int, float], list[str]]  # of task, row, seed and factor: settings of one run
+    factors: Sequence[float] = FACTORS  # of the usual learning rate, that are tried
+
+
+def file(name: str = "ranking") -> Path:
+    return folder("reproduce") / f"{name}.json"
 
 
 def read(path: Path) -> list[Entry]:
@@ -60,33 +70,40 @@ def write(path: Path, entries: Sequence[Entry]) -> None:
     write_text(path, f"[\n{rows}\n]\n")
 
 
-def run(out: Path, path: Path, seeds: Sequence[int] = SEEDS, methods: Sequence[str] = ()) -> Iterator[Entry]:
+def methods(chosen: Sequence[str] = ()) -> Table:
+    """The ranking's own: all methods, or these."""
+    return Table(TASKS, chosen or registry.builtin("method"), words)
+
+
+def run(out: Path, path: Path, seeds: Sequence[int], table: Table) -> Iterator[Entry]:
     """Everything that is missing, in this process, on the CPU; seed by seed, and each entry as soon as it is there."""
     entries = read(path)
     exchange = Exchange.connect(torch.device("cpu"))
     try:
-        for seed, _, task, method in _turns(seeds, methods or registry.builtin("method")):
-            factor = next(_missing(entries, task, method, seed), None)
+        for seed, _, task, row in _turns(seeds, table):
+            factor = next(_missing(entries, task, row, seed, table.factors), None)
             if factor is not None:
-                entries.append(_one(task, method, seed, factor, out, exchange))
+                entries.append(_one(task, row, seed, factor, table.words(task, row, seed, factor), out, exchange))
                 write(path, entries)
                 yield entries[-1]
     finally:
         exchange.close()
 
 
-def _turns(seeds: Sequence[int], methods: Sequence[str]) -> Iterator[tuple[int, int, str, str]]:
-    """(seed, turn, task, method): with the first seed a learning rate in each turn, so that all soon have one."""
+def _turns(seeds: Sequence[int], table: Table) -> Iterator[tuple[int, int, str, str]]:
+    """(seed, turn, task, row): with the first seed a learning rate in each turn, so that all soon have one."""
     for seed in seeds:
-        yield from product([seed], range(len(FACTORS) if seed == SEEDS[0] else 1), TASKS, methods)
+        yield from product([seed], range(len(table.factors) if seed == SEEDS[0] else 1), table.tasks, table.rows)
 
 
-def _missing(entries: Sequence[Entry], task: str, method: str, seed: int) -> Iterator[float]:
+def _missing(
+    entries: Sequence[Entry], task: str, method: str, seed: int, factors: Sequence[float] = FACTORS
+) -> Iterator[float]:
     """The factors that are left to run: all with the first seed, then the chosen one."""
     own = [e for e in entries if (e.task, e.method) == (task, method)]
     done = {e.factor for e in own if e.seed == seed}
     if seed == SEEDS[0]:
-        for factor in FACTORS:
+        for factor in factors:
             if factor in done:
                 continue
             if any(e.reason.startswith("cannot") for e in entries if (e.task, e.method) == (task, method)):
@@ -123,8 +140,8 @@ def _usual(task: str, method: str) -> float | None:
     return None if rate is None else float(rate)
 
 
-def _one(task: str, method: str, seed: int, factor: float, out: Path, exchange: Exchange) -> Entry:
-    said, began = words(task, method, seed, factor), time.process_time()
+def _one(task: str, method: str, seed: int, factor: float, said: list[str], out: Path, exchange: Exchange) -> Entry:
+    began = time.process_time()
     try:
         config = configuration.load(task, said)
     except ValueError as error:

@@ -133,4 +133,4 @@ def line(entry: Entry) -> str:
     """One run, for whoever waits."""
     numbers = [f"{COLUMNS[n][0]} {COLUMNS[n][1](v)}" for n, v in entry.metrics.items() if n in COLUMNS]
     said = "  ".join(numbers) or entry.reason
-    return f"{NAMES[entry.task]}  {entry.method}  seed {entry.seed}  × {entry.factor:g}  {said}"
+    return f"{NAMES.get(entry.task, entry.task)}  {entry.method}  seed {entry.seed}  × {entry.factor:g}  {said}"

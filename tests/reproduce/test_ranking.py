@@ -52,7 +52,7 @@ def test_real_runs_are_kept_and_not_run_again(tmp_path, monkeypatch):
     monkeypatch.setattr(ranking, "TASKS", ("ranking_heart",))
     monkeypatch.setattr(ranking, "words", lambda *a: [*WORDS(*a), "data.validation=10", "federation.rounds=2"])
     path, methods = tmp_path / "ranking.json", ["dense", "fedavg", "pvi"]
-    found = list(ranking.run(tmp_path / "runs", path, (1, 2), methods))
+    found = list(ranking.run(tmp_path / "runs", path, (1, 2), ranking.methods(methods)))
     assert ranking.read(path) == found
     tuned = [("fedavg", 1), ("pvi", 1)] * 3
     assert [(e.method, e.seed) for e in found] == [("dense", 1), *tuned, ("fedavg", 2), ("pvi", 2)]
@@ -61,7 +61,7 @@ def test_real_runs_are_kept_and_not_run_again(tmp_path, monkeypatch):
     folder = tmp_path / f"runs/ranking_heart/pvi-1-{found[2].factor:g}"
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert "averaged_nll" in last
-    assert not list(ranking.run(tmp_path / "runs", path, (1, 2), methods))
+    assert not list(ranking.run(tmp_path / "runs", path, (1, 2), ranking.methods(methods)))
     page = ranking_page.page(found)
     assert "| `fedavg` |" in page
     assert "Heart, `dense`: method.name=dense: makes up inputs" in page
