@@ -6,6 +6,7 @@ convolution count as examples. Factors are stacked over clients and can be flatt
 method can keep them as memory.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -88,6 +89,49 @@ class Kron(NamedTuple):
     def _shapes(self) -> tuple[tuple[int, int], ...]:
         """(outer, inner) of each parameter."""
         return tuple((b.outer.shape[1], b.inner.shape[1]) for b in self.blocks)
+
+
+class KronSum(NamedTuple):
+    """Σ_k outer_k ⊗ inner_k, laid out so that all clients together are two products for each parameter.
+
+    A bias's inner is a number, so that its sum is one matrix.
+    """
+
+    left: tuple[Tensor | None, ...]  # [o * K, o] the rows of all outer_k, those of equal number together; no bias's
+    right: tuple[Tensor, ...]  # [K * i, i] all inner_k below each other; of a bias [o, o] the sum
+
+    @classmethod
+    def of(cls, kron: Kron, over: Tensor | float = 1.0) -> "KronSum":
+        """The sum of the rows of `kron`, divided by `over`."""
+        left: list[Tensor | None] = []
+        right = []
+        for outer, inner in kron.blocks:
+            bias = inner.shape[1] == 1
+            left.append(None if bias else outer.transpose(0, 1).reshape(-1, outer.shape[2]))
+            right.append(((outer * inner).sum(0) if bias else inner.reshape(-1, inner.shape[2])) / over)
+        return cls(tuple(left), tuple(right))
+
+    def less(self, pull: Tensor) -> Callable[[Tensor], Tensor]:
+        """theta [1, P] -> this sum times theta, less pull [P]; the result [1, P] lasts until the next is made."""
+        made = torch.empty_like(pull)
+        shapes = [(a.shape[1] if a is not None else len(b), b.shape[1] if a is not None else 1) for a, b in self._pairs]
+        sizes = [o * i for o, i in shapes]
+        places = list(zip(self._pairs, shapes, pull.split(sizes), made.split(sizes), strict=True))
+
+        def product(theta: Tensor) -> Tensor:
+            for ((left, right), (o, i), less, into), piece in zip(places, theta[0].split(sizes), strict=True):
+                if left is None:
+                    torch.addmv(less, right, piece, beta=-1, out=into)
+                else:
+                    each = torch.mm(left, piece.view(o, i)).view(o, -1)  # outer_k theta side by side
+                    torch.addmm(less.view(o, i), each, right, beta=-1, out=into.view(o, i))
+            return made.unsqueeze(0)
+
+        return product
+
+    @property
+    def _pairs(self) -> list[tuple[Tensor | None, Tensor]]:
+        return list(zip(self.left, self.right, strict=True))
 
 
 def _products(blocks: list[Block], pieces: list[Tensor]) -> tuple[Tensor, ...]:

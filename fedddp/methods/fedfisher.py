@@ -3,12 +3,12 @@
     client   theta_k <- solver on f_k from theta;    F_k <- Fisher information of f_k at theta_k
     server   theta   <- argmin Σ_k ½ (theta - theta_k)ᵀ F_k (theta - theta_k),  by Adam from Σ_k N_k theta_k / Σ_k N_k
 
-With a diagonal F_k the server needs two sums for all of its descent, Σ_k F_k and Σ_k F_k theta_k. With kfac's factors,
-of which no sum tells enough, the descent is a sequence of phases: in each, clients send F_k (theta - theta_k), so that
-F_k stays at home and only a sum travels. One round is the published one-shot method; further rounds start from what the
-last one found.
+With a diagonal F_k the server needs two sums for its descent, Σ_k F_k and Σ_k F_k theta_k. Of kfac's factors no sum
+tells enough: they are gathered, as in the paper, and every rank descends with all of them. One round is the published
+one-shot method; further rounds start from what the last one found.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from fedddp.clients.cohort import Cohort
-from fedddp.clients.kron import Kron
+from fedddp.clients.kron import Kron, KronSum
 from fedddp.core.check import check
 from fedddp.core.task import Task
-from fedddp.exchange.messages import Mean, Message, Sum, Totals
+from fedddp.exchange.messages import Gather, Mean, Message, Sum, Totals
 from fedddp.local import adam
 from fedddp.methods._channel import compress_factors, factor_numbers, quantise_layers
-from fedddp.methods._descent import Descent, advance, begin, walk
+from fedddp.methods._descent import Descent, begin, walk
 from fedddp.methods._structures import STRUCTURES
 from fedddp.rounds import method
-from fedddp.rounds.method import Phase
+from fedddp.rounds.method import Clients
 from fedddp.rounds.solver import PointSolver
 
 FISHERS = {"diag": "diag", "kfac": "kron"}
@@ -37,13 +37,7 @@ class Server(NamedTuple):
     descent: Descent
 
 
-class Clients(NamedTuple):
-    mode: Tensor  # [C, P]; nothing where sums tell all
-    fisher: Tensor  # [C, F] flat, as its structure keeps it; likewise
-    solver: Any
-
-
-class Method(method.Method[Server, Clients]):
+class Method(method.Method[Server]):
     fisher: str = "kfac"  # structure of the Fisher information: kfac or diag
     bits: int = 0  # bits of each number of the Fisher information: 8 or 16; 0: as it is
     rank: int = 0  # leading eigenpairs of each Kronecker factor; 0: all of it
@@ -73,29 +67,12 @@ class Method(method.Method[Server, Clients]):
         return STRUCTURES[FISHERS[self.fisher]]
 
     @property
-    def _sums(self) -> bool:
-        """Whether two sums tell all of the server's objective."""
-        return self.fisher == "diag"
-
-    @property
     def _adam(self) -> adam.Solver:
         return adam.Solver(lr=self.lr, beta2=self.beta2, eps=self.eps)
 
     def init_server(self, task: Task) -> Server:
         self._structure.refuse(task)
         return Server(task.initial, begin(task.initial[None], task, self._adam, validate=False))
-
-    def init_clients(self, count: int, task: Task, local: PointSolver) -> Clients:
-        numel, size = (0, 0) if self._sums else (task.layout.numel, self._structure.size(task))
-        zeros = task.initial.new_zeros
-        return Clients(zeros(count, numel), zeros(count, size), local.memory(task, count))
-
-    def phase(self, server: Server, index: int) -> Phase | None:
-        if index == 0:
-            return Phase(self.client_step, self.server_step, (server.theta,))
-        if self._sums or index > self.steps:
-            return None
-        return Phase(self._slope, partial(self._descend, step=index))
 
     def client_step(
         self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver
@@ -105,38 +82,36 @@ class Method(method.Method[Server, Clients]):
         mode = quantise_layers(fit.theta, task.layout, MODE_BITS if self.bits else 0)
         fisher = self._compress(self._structure.measure(cohort, fit.theta), task)
         once = torch.full_like(cohort.num_examples, self._bytes(task))
-        message: Message = {"mode": Mean(mode, weight=cohort.num_examples), "bytes": Mean(once)}
-        if not self._sums:
-            return Clients(mode, fisher, fit.memory), message
-        sums = {"fisher": Sum(fisher), "pull": Sum(fisher * mode), "examples": Sum(cohort.num_examples)}
-        return clients._replace(solver=fit.memory), {**message, **sums}
+        message: Message = {
+            "mode": Mean(mode, weight=cohort.num_examples),
+            "fisher": Sum(fisher) if self.fisher == "diag" else Gather(fisher),
+            "pull": Sum(self._structure.product(task, fisher, mode.unsqueeze(1)).squeeze(1)),
+            "examples": Sum(cohort.num_examples),
+            "bytes": Mean(once),
+        }
+        return Clients(fit.memory), message
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         start = begin(total["mode"][None], task, self._adam, validate=True)
-        if not self._sums:
-            return Server(server.theta, start)
-        fisher, pull = (total[name] / total["examples"] for name in ("fisher", "pull"))
         looks = [self._looks(step) for step in range(1, self.steps + 1)]
-        descent = walk(start, partial(torch.addcmul, -pull, fisher), looks, task, self._adam)
+        descent = walk(start, self._slope(total, task), looks, task, self._adam)
         return Server(descent.best[0], descent)
 
     def _looks(self, step: int) -> bool:
         """Whether the server looks at its validation points after that step."""
         return step % self.validate_every == 0 or step == self.steps
 
-    def _slope(self, server: Server, clients: Clients, cohort: Cohort, local: PointSolver) -> tuple[Clients, Message]:
-        away = server.descent.theta - clients.mode.unsqueeze(1)
-        pull = self._structure.product(cohort.task, clients.fisher, away)
-        return clients, {"slope": Sum(pull), "examples": Sum(cohort.num_examples)}
-
-    def _descend(self, server: Server, total: Totals, task: Task, step: int) -> Server:
-        slope = total["slope"] / total["examples"]
-        descent = advance(server.descent, slope, task, self._adam, validate=self._looks(step))
-        return Server(descent.best[0] if step == self.steps else server.theta, descent)
+    def _slope(self, total: Totals, task: Task) -> Callable[[Tensor], Tensor]:
+        """The gradient of all quadratics, per example, at theta [1, P]."""
+        fisher, examples = total["fisher"], total["examples"]
+        pull = total["pull"] / examples
+        if self.fisher == "diag":
+            return partial(torch.addcmul, -pull, fisher / examples)
+        return KronSum.of(Kron.unflatten(fisher, task.layout), examples).less(pull)
 
     def bytes_up(self, plain: int, server: Server, total: Totals) -> float:
-        """A client sends its mode and its Fisher information once: phases are our way to descend."""
-        return float(total["bytes"]) if "bytes" in total else 0.0
+        """A client sends its mode and its Fisher information, in so many bits; F_k theta_k follows from them."""
+        return float(total["bytes"])
 
     def _compress(self, fisher: Tensor, task: Task) -> Tensor:
         if self.fisher == "diag":

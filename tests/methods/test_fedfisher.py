@@ -1,4 +1,4 @@
-"""FedFisher: the minimum of the clients' quadratics, found by phases."""
+"""FedFisher: the minimum of the clients' quadratics."""
 
 from dataclasses import replace
 
@@ -6,10 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.oracle import Oracle
 from fedddp.core.data import Examples
 from fedddp.local import exact
 from fedddp.methods import fedfisher
 from fedddp.methods._descent import scores
+from fedddp.methods._structures import STRUCTURES
 from tests import toy
 from tests.methods import given
 
@@ -41,6 +44,31 @@ def test_several_rounds_go_on_from_the_last_and_keep_an_optimum(exchange):
     close(states[1].theta, states[2].theta)
 
 
+@pytest.mark.parametrize("fisher", fedfisher.FISHERS)
+def test_the_slope_is_the_sum_of_the_clients_own(exchange, fisher):
+    """One step of plain descent with momentum: theta moves along Σ_k F_k (theta - theta_k), per example."""
+    task = given.task(given.mlp(), (5,))
+    theta, kept = given.around(task), STRUCTURES[fedfisher.FISHERS[fisher]]
+    cohort = Cohort(tuple(range(3)), 0, task, Oracle(task.module, task.layout, task.objective))
+    weight = task.num_examples.double()
+    start = weight @ theta / weight.sum()
+    slope = kept.product(task, kept.measure(cohort, theta), (start - theta).unsqueeze(1)).sum((0, 1)) / weight.sum()
+    method = fedfisher.Method(fisher=fisher, steps=1, lr=1e4, eps=1e6)
+    close(given.merge(method, theta, task, exchange).theta, start - slope * 1e4 / (slope.abs() + 1e6), 1e-11)
+
+
+def test_a_client_that_is_left_out_adds_nothing_to_the_factors(exchange):
+    task = given.task(given.mlp(), (5,))
+    theta = given.around(task)
+    two = toy.federation(fedfisher.Method(steps=30), given.Given(theta), task, exchange)
+    two.participation = 0.67
+    state, report = two.round(two.method.init_server(task), 0)
+    theta[[k for k in range(3) if k not in report.clients.tolist()]] = torch.nan
+    three = toy.federation(fedfisher.Method(steps=30), given.Given(theta), task, exchange)
+    three.skip_bad = True
+    close(three.round(three.method.init_server(task), 0)[0].theta, state.theta, 1e-12)
+
+
 def test_the_descent_begins_at_the_weighted_mean(exchange):
     task = toy.task()
     theta = given.around(task)
@@ -59,7 +87,7 @@ def test_fewer_bits_cost_a_little_accuracy_and_save_bytes(exchange, fisher, bits
     (a, before), (b, after) = (fed.round(fed.method.init_server(task), 0) for fed in (one, other))
     assert 0 < (a.theta - b.theta).norm() < (0.6 if rank else 0.05) * (a.theta - task.initial).norm()
     numel = task.layout.numel
-    numbers = one.store.memory.fisher.shape[1] or numel  # with diagonals nothing is kept
+    numbers = STRUCTURES["kron" if fisher == "kfac" else "diag"].size(task)
     assert before.bytes_up == 8 * (numel + numbers)
     if not rank:
         assert after.bytes_up == 2 * numel + bits // 8 * numbers
