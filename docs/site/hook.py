@@ -1,6 +1,7 @@
 """What MkDocs calls: pages made from the code, the tutorials and the top's own files join those that are written."""
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,22 @@ sys.path.insert(0, str(HERE))  # MkDocs runs this file by its path
 import catalogue  # noqa: E402
 import notebooks  # noqa: E402
 import reference  # noqa: E402
+
+from fedddp.core.progress import waiting  # noqa: E402
+
+BUILDING = ExitStack()
+
+
+def on_pre_build(config: Any) -> None:
+    BUILDING.enter_context(waiting("building the site"))
+
+
+def on_post_build(config: Any) -> None:
+    BUILDING.close()
+
+
+def on_build_error(error: Exception) -> None:
+    BUILDING.close()
 
 
 def on_files(files: Any, config: Any) -> Any:

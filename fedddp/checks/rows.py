@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fedddp.core import trace
+from fedddp.core.progress import waiting
 
 WIDTHS = (28, 9)  # of the name and of the outcome
 LEAST = 40  # characters that are left for what was seen, on any terminal
@@ -46,7 +47,8 @@ class Sheet:
     def hold(self, name: str, check: Callable[[], str], outcome: str = "ok") -> bool:
         """Whether the check held: it returns what was seen, or raises."""
         try:
-            row = Row(name, outcome, check())
+            with waiting(name):
+                row = Row(name, outcome, check())
         except Skipped as error:
             row = Row(name, "skipped", str(error))
         except Broken as error:

@@ -8,6 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from fedddp.core.progress import waiting
+
 STUDIES = ("curvature", "exchange", "steps")  # asked for by name; each prints a table of its own
 # studies that start their ranks themselves
 OWN_RANKS = ("gpu", "launches", "memory", "predict", "ranks", "scale", "servers", "startup")
@@ -39,12 +41,13 @@ def call(arguments: argparse.Namespace) -> int:
     words = [w for w in arguments.words if "=" in w]
     if arguments.predict:
         names = ["predict"]
-    if names[0] in OWN_RANKS:
-        code: int = import_module(f"fedddp.bench.{names[0]}").call(arguments, words)
-        return code
-    if "RANK" not in os.environ and arguments.ranks > 1:
-        return here.start(partial(_measure, names, words, arguments), arguments.ranks)
-    return _measure(names, words, arguments)
+    with waiting(f"bench {', '.join(names)}"):
+        if names[0] in OWN_RANKS:
+            code: int = import_module(f"fedddp.bench.{names[0]}").call(arguments, words)
+            return code
+        if "RANK" not in os.environ and arguments.ranks > 1:
+            return here.start(partial(_measure, names, words, arguments), arguments.ranks)
+        return _measure(names, words, arguments)
 
 
 def _measure(names: list[str], words: list[str], arguments: argparse.Namespace) -> int:
@@ -82,5 +85,5 @@ def _line(row: dict[str, Any]) -> str:
         words.append(f"bare {row['bare']['seconds']:.3f} s ({row['bare']['accuracy']:.4f})")
         words.append(f"overhead {ours['seconds'] / row['bare']['seconds']:.2f}x")
         words.append(f"products {ours['seconds'] / row['products']['seconds']:.2f}x")
-    waiting = ours["waiting"] / ours["seconds"]
-    return "  ".join([*words, f"exchange+server+records {rest:.1%}, waiting {waiting:.1%}"])
+    waited = ours["waiting"] / ours["seconds"]
+    return "  ".join([*words, f"exchange+server+records {rest:.1%}, waiting {waited:.1%}"])

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from fedddp.commands import member
+from fedddp.core.progress import waiting
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -15,5 +16,7 @@ def call(arguments: argparse.Namespace) -> int:
     from fedddp.runs import members
 
     out: Path = arguments.out or members.beside(arguments.run, "with", arguments.client)
-    config = members.join(arguments.run, members.configuration(arguments.run), arguments.client, arguments.rounds, out)
+    with waiting(f"letting client {arguments.client} in"):
+        before = members.configuration(arguments.run)
+        config = members.join(arguments.run, before, arguments.client, arguments.rounds, out)
     return here.go_on(config, out, arguments.ranks, arguments.debug)

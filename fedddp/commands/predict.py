@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from fedddp.core.progress import waiting
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run")
@@ -29,7 +31,8 @@ def call(arguments: argparse.Namespace) -> int:
 
     if arguments.samples < 0:
         raise ValueError(f"--samples {arguments.samples}: must be at least 0")
-    trained = load(arguments.run, arguments.trust)
+    with waiting("reading the run"):
+        trained = load(arguments.run, arguments.trust)
     try:
         with np.load(arguments.inputs) as file:
             stored = {name: file[name] for name in file.files}
@@ -39,10 +42,12 @@ def call(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{arguments.inputs}: holds {', '.join(stored) or 'nothing'}; name the array `inputs`")
     inputs = stored.get("inputs", next(iter(stored.values())))
     given, samples, coverage = torch.from_numpy(inputs), arguments.samples, arguments.coverage
-    if coverage is None:
-        found = predict(trained, given, samples)
-    else:
-        found = with_sets(trained, arguments.run, given, samples, coverage)
+    with waiting(f"{len(given)} predictions"):
+        if coverage is None:
+            found = predict(trained, given, samples)
+        else:
+            found = with_sets(trained, arguments.run, given, samples, coverage)
+    if coverage is not None:
         size = float(found["sets"].sum(1).double().mean())
         print(f"sets of {size:.2f} classes on average, for a coverage of {coverage:g}")
     arrays: dict[str, Any] = {name: value.numpy() for name, value in found.items()}

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from fedddp.core.progress import waiting
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/ranking"), metavar="DIR", help="where the runs go")
@@ -25,8 +27,9 @@ def call(arguments: argparse.Namespace) -> int:
     table = noise.table(chosen) if arguments.noise else ranking.methods(chosen)
     torch.set_num_threads(1)
     if not arguments.collect:
-        for entry in ranking.run(arguments.out, path, ranking.SEEDS[: arguments.seeds], table):
-            print(ranking_page.line(entry), flush=True)
+        with waiting("ranking"):
+            for entry in ranking.run(arguments.out, path, ranking.SEEDS[: arguments.seeds], table):
+                print(ranking_page.line(entry), flush=True)
     entries = ranking.read(path)
     if not arguments.docs:
         print(noise.markdown(entries) if arguments.noise else ranking_page.page(entries))

@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedddp.core.progress import waiting
+
 if TYPE_CHECKING:
     from fedddp.reproduce.protocol import Protocol
     from fedddp.reproduce.results import Results
@@ -46,16 +48,21 @@ def _make(chosen: "Protocol", found: "Results", arguments: argparse.Namespace) -
     print(_line(chosen, found, work.count(chosen, arguments.out)), flush=True)
     code = 0
     if chosen.figure and not arguments.collect:
-        print(work.draw(chosen, arguments.out))
+        with waiting(f"figure {chosen.figure}"):
+            picture = work.draw(chosen, arguments.out)
+        print(picture)
     elif not arguments.collect:
         code = work.run(chosen, arguments.out, arguments.ranks, arguments.max_parallel)
     if chosen.columns or not arguments.collect:
-        found = work.collect(chosen, arguments.out, found)
+        with waiting("collecting numbers"):
+            found = work.collect(chosen, arguments.out, found)
         results.write(found, arguments.results)
     own = found.get(chosen.name, {})
     if chosen.columns:
         print("\n" + state.markdown(chosen, own))
-        print(work.page(chosen, arguments.out))
+        with waiting("writing the report"):
+            page = work.page(chosen, arguments.out)
+        print(page)
     print(state.summary(chosen, own))
     return code, found
 

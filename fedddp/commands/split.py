@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from fedddp.commands import experiment
+from fedddp.core.progress import waiting
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -20,8 +21,10 @@ def call(arguments: argparse.Namespace) -> int:
 
     name, overrides = configuration.split_words(arguments.words)
     config = configuration.load(name, overrides)
-    data = config.data.load()
-    shards = Shards.deal(config.split, data.train, config.seed_of("split"))
+    with waiting("reading the data"):
+        data = config.data.load()
+    with waiting("dealing it out"):
+        shards = Shards.deal(config.split, data.train, config.seed_of("split"))
     counts = shards.count(data.train.targets, data.classes)
     sizes, names = shards.num_examples.numpy(), data.label_names
     who = natural(shards, data)
@@ -29,7 +32,8 @@ def call(arguments: argparse.Namespace) -> int:
     title = f"{experiment_name}: {config.title('data')} by {config.title('split')}, seed {config.seed_of('split')}"
     out = arguments.out or Path("runs") / experiment_name / "split.png"
     out.parent.mkdir(parents=True, exist_ok=True)
-    split_picture.draw(counts, sizes, title, names, who).savefig(out, dpi=150)
+    with waiting("drawing"):
+        split_picture.draw(counts, sizes, title, names, who).savefig(out, dpi=150)
     print(split_picture.text(counts, sizes, names, who))
     print(f"split {shards.digest()}\n{out}")
     return 0

@@ -18,6 +18,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from fedddp import __version__
+from fedddp.core.progress import waiting
 from fedddp.data._publishers import File, Published
 
 CHUNK = 1 << 18
@@ -39,14 +40,18 @@ def present(published: Published, root: Path) -> bool:
 
 
 def _settle(file: File, folder: Path, mirror: str, pause: float) -> str:
-    if _complete(file, folder):
+    with waiting(f"comparing {file.name} with its sum"):
+        there = _complete(file, folder)
+    if there:
         return f"{folder / file.name}: already there"
     part = folder / f"{file.name}.part"
     url = f"{mirror.rstrip('/')}/{file.name}" if mirror else file.url
     _fetch(url, part, file.size, pause)
-    _check(url, part, file)
+    with waiting(f"comparing {file.name} with its sum"):
+        _check(url, part, file)
     if file.members:
-        _unpack(part, file, folder)
+        with waiting(f"unpacking {file.name}"):
+            _unpack(part, file, folder)
         part.unlink()
         return f"{folder}: {', '.join(name for name, _ in file.members)}"
     part.replace(folder / file.name)

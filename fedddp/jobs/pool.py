@@ -76,6 +76,10 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self.held.close()
 
+    def told(self) -> str:
+        """How far it is, in a few words."""
+        return f"{self.ended.total()} runs ended, {len(self.jobs)} at work, {len(self.waiting)} queued"
+
     def queue(self, runs: Sequence[Planned]) -> None:
         for run in runs:
             run.prepare()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from fedddp.core.progress import waiting
 from fedddp.jobs import pool, states
 from fedddp.jobs.background import Ready, behind
 from fedddp.jobs.grid import Point
@@ -32,7 +33,8 @@ def launch(options: Options, experiment: str | None, points: Sequence[Point]) ->
     if options.cluster == "local" and options.wait and not options.dry_run:
         pool.warm()
     out = options.out or place(experiment, points)
-    runs = plan(experiment, points, out)
+    with waiting(f"planning {len(points)} runs"):
+        runs = plan(experiment, points, out)
     if points and len(points) > len(runs):
         print(f"{len(points)} points are {len(runs)} different runs")
     if options.cluster == "slurm":
@@ -64,7 +66,8 @@ def _alone(out: Path) -> AbstractContextManager[None]:
 def _behind(options: Options, runs: Sequence[Planned], out: Path) -> int:
     """On this machine, in a process that goes on when this one has returned."""
     log = out / "jobs" / "sweep.log"
-    child, queued = behind(lambda ready: _here(options, runs, out, ready), log)
+    with waiting(f"queueing {len(runs)} runs"):
+        child, queued = behind(lambda ready: _here(options, runs, out, ready), log)
     print(log.read_text(), end="")
     if not queued:
         return 1
@@ -82,7 +85,8 @@ def _here(options: Options, runs: Sequence[Planned], out: Path, ready: Ready = l
             queue.queue(_open(runs, out))
         sys.stdout.flush()
         ready()
-        ended = queue.work()
+        with waiting(queue.told):
+            ended = queue.work()
     if queue.stop:
         print("stopped; the same command goes on", file=sys.stderr)
         return STOPPED
@@ -111,12 +115,15 @@ def _on_slurm(options: Options, name: str, runs: Sequence[Planned], out: Path) -
     if options.dry_run:
         print(cluster.script(_open(runs, out)))
         return 0
-    with _alone(out):
+    with _alone(out), waiting(f"submitting {len(runs)} runs"):
         jobs = cluster.submit(_open(runs, out))
     arrays = sorted({job.partition("_")[0] for job in jobs}, key=int)
     if jobs:
         print(f"submitted {len(jobs)} runs as job {', '.join(arrays)}; watch them: fedddp status {out} --watch")
-    return _await(runs) if options.wait else 0
+    if not options.wait:
+        return 0
+    with waiting(f"waiting for {len(runs)} runs"):
+        return _await(runs)
 
 
 def _await(runs: Sequence[Planned]) -> int:

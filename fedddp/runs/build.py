@@ -20,6 +20,7 @@ from fedddp.core.data import Dataset
 from fedddp.core.model import Named
 from fedddp.core.objective import choose
 from fedddp.core.params import Layout, freeze_batch_norm, refuse_batch_norm
+from fedddp.core.progress import waiting
 from fedddp.core.rng import Streams, stream
 from fedddp.core.shards import Shards
 from fedddp.core.sound import Measured, refuse_outputs, refuse_unfit
@@ -50,7 +51,8 @@ WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 def make_task(config: Config, device: torch.device) -> Task:
     """Data, split and model as every rank knows them."""
     dtype = DTYPES[config.federation.dtype]
-    data = config.data.load()
+    with waiting("reading the data"):
+        data = config.data.load()
     larger = "choose a larger data.test_fraction" if "test_fraction" in config.values["data"] else ""
     refuse_unfit(data, f"data={config.title('data')}", larger)
     shards = Shards.deal(config.split, data.train, config.seed_of("split"))
