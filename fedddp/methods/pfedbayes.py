@@ -1,6 +1,6 @@
 """pFedBayes (Zhang et al. 2022): each client has a posterior of its own, whose prior is the server's.
 
-    client   q_k <- argmin E_q[f_k/τ] + zeta KL(q || q_server)
+    client   q_k <- argmin E_q[f_k/τ] + zeta KL(q || q_server)      from q_k of the round before
     server   the moments of q_server <- (1 - beta) theirs + beta Mean_k those of q_k
 
 With beta=1 the server takes argmin_q Σ_k KL(q_k || q), so that Σ_k E_k[f_k/τ] + zeta KL(q_k || q_server) falls in every
@@ -10,6 +10,7 @@ steps on KL(q_k || ·), here q_k's moments, with which the server's problem is s
 
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from fedddp.clients.cohort import Cohort
@@ -25,6 +26,7 @@ RULE = RULES["forward_kl"]
 
 class Clients(NamedTuple):
     lam: Tensor  # [C, ...] each client's own posterior
+    rounds: Tensor  # [C] that the client took part in
     solver: Any
 
 
@@ -38,18 +40,27 @@ class Method(SiteMethod[Clients]):
         check("method.beta", self.beta, 0 < self.beta <= 1, "in (0, 1]")
 
     def init_clients(self, count: int, task: Task, local: PosteriorSolver) -> Clients:
-        prior = self.init_server(task).lam
-        return Clients(prior.repeat(count, *[1] * prior.dim()), local.memory(task, count))
+        prior, rounds = self.init_server(task).lam, task.initial.new_zeros(count)
+        return Clients(prior.repeat(count, *[1] * prior.dim()), rounds, local.memory(task, count))
 
     def client_step(
         self, server: Server, clients: Clients, cohort: Cohort, local: PosteriorSolver
     ) -> tuple[Clients, Message]:
         weight = self.temperature * self.zeta
         cavity = (weight * server.lam).repeat(len(cohort), *[1] * server.lam.dim())
-        start = self.start(server.lam, cohort)
+        start = self._begin(server, clients, cohort)
         lam, solver = self.proper(local.fit(cohort, cavity, weight, start, clients.solver, self.family))
         first, second = RULE.parts(self.family, lam, server.theta)
-        return Clients(lam, solver), {"first": Mean(first), "second": Mean(second)}
+        return Clients(lam, clients.rounds + 1, solver), {"first": Mean(first), "second": Mean(second)}
+
+    def _begin(self, server: Server, clients: Clients, cohort: Cohort) -> Tensor:
+        """A client's own posterior; the server's where it has none yet.
+
+        The server's variance holds the spread of the clients: fits that began there in every round would have that
+        much noise in their gradients, and diverge.
+        """
+        begun = clients.rounds.view(-1, *[1] * server.lam.dim()) > 0
+        return torch.where(begun, clients.lam, self.start(server.lam, cohort))
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         first, second = RULE.parts(self.family, server.lam, server.theta)

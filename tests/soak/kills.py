@@ -32,10 +32,11 @@ from fedddp.runs import config as configuration
 from tests.jobs.command import SLOW, environment
 from tests.soak.restarts import alive, free_port
 
-# Every method that keeps a row per client, and one whose solver does (local.keep).
+# Every method that keeps a row per client, and three whose solver does (local.keep).
 METHODS = ["scaffold", "fedcurv", "fednl", "fedfisher", "fedbens", "local", "fedavg"]
 METHODS += ["federated_admm", "fedadmm", "feddyn", "fedlap", "fedlap_cov", "fedlap_func"]
-METHODS += ["pvi", "bayes_admm", "bregman_admm", "fedep"]
+METHODS += ["pvi", "bayes_admm", "bregman_admm", "fedep", "fedgvi", "pfedbayes", "ditto"]
+METHODS += ["preconditioned_admm", "fedlap_func_cov", "ba_bfl", "fedivon"]
 TIMEOUT = 20  # federation.timeout
 SLACK = 40.0  # torchrun gives a stopped rank 30 s of its own; and the machine is busy
 START = 180.0  # seconds until the first round of an attempt
@@ -49,6 +50,7 @@ WORDS += ["federation.participation=0.7"]
 STABLE = {  # 200 rounds on these few examples
     "bregman_admm": ["method.delta=100"],
     "fedep": ["method.pseudo_samples=100"],
+    "preconditioned_admm": ["method.rho=1"],
 }
 SCRIPT = """
 import sys, yaml, fedddp
