@@ -1,15 +1,18 @@
 """All methods beside each other on three data sets: tuned alike, run, and written down as one page.
 
 Each method has one thing to choose, the learning rate of its clients' solver: the usual one (configs/method) times
-each of FACTORS, with the first seed. The highest accuracy on the validation points at the server wins, of two alike
-the lower NLL; the test set has no say. All seeds then run with that rate. What a method cannot do is kept as its
-reason. Every run is kept in a file as soon as it is done, so the same call goes on after a stop.
+each of FACTORS, with the first seed; on Shakespeare thrice that, since small recurrent networks take larger steps. The
+highest accuracy on the validation points at the server wins, of two alike the lower NLL; the test set has no say. All
+seeds then run with that rate. What a method cannot do is kept as its reason. Every run is kept in a file as soon as it
+is done, so the same call goes on after a stop.
 """
 
 import json
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
@@ -29,6 +32,7 @@ from fedddp.runs.written import read as read_yaml
 
 TASKS = ("ranking_heart", "ranking_fashion", "ranking_shakespeare")  # experiments
 FACTORS = (1.0, 0.3, 3.0)  # of the usual learning rate
+LARGER = {"ranking_shakespeare": 3.0}  # times the usual learning rate, on every factor
 SEEDS = (1, 2, 3)
 MOST = 90.0  # seconds of one core that a run may take
 METRICS = ("accuracy", "nll", "ece")
@@ -127,7 +131,7 @@ def chosen(own: Sequence[Entry]) -> float | None:
 def words(task: str, method: str, seed: int, factor: float) -> list[str]:
     """The settings of one run as on the command line."""
     usual = _usual(task, method)
-    rate = [] if usual is None else [f"local.lr={factor * usual:g}"]
+    rate = [] if usual is None else [f"local.lr={factor * usual * LARGER.get(task, 1.0):g}"]
     return [f"method={method}", f"seed={seed}", *rate]
 
 
@@ -149,15 +153,16 @@ def _one(task: str, method: str, seed: int, factor: float, said: list[str], out:
     place = out / task / f"{method}-{seed}-{factor:g}"
     shutil.rmtree(place, ignore_errors=True)  # of a call that was stopped
     job = Job(config, place, exchange, torch.device("cpu"), quiet=True)
-    job.after_round = lambda _: _watch(job, began)
     try:
-        summary = job.run(resume=False)
+        with limited(MOST):
+            summary = job.run(resume=False)
+    except TooLong as error:
+        return Entry(task, method, seed, factor, reason=str(error))
     except (ValueError, RuntimeError, MemoryError) as error:
         kind = "" if _started(place) else "cannot: "
         return Entry(task, method, seed, factor, reason=kind + first_line(error))
     seconds = time.process_time() - began
-    if summary is None:
-        return Entry(task, method, seed, factor, reason=f"takes more than {MOST:.0f} s")
+    assert summary is not None, "nobody stops it"
     return Entry(task, method, seed, factor, metrics=_numbers(place, summary["bytes_clients"], seconds))
 
 
@@ -167,9 +172,24 @@ def _started(place: Path) -> bool:
     return records.is_file() and bool(records.read_text().strip())
 
 
-def _watch(job: Job, began: float) -> None:
-    if time.process_time() - began > MOST:
-        job.stop.asked = True
+class TooLong(BaseException):
+    """A run has used up its seconds: as with KeyboardInterrupt, no client of it is to blame."""
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """TooLong once the process has computed for so long, also amidst the only round of a one-shot method."""
+
+    def over(*_: object) -> None:
+        raise TooLong(f"takes more than {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGPROF, over)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def _numbers(place: Path, clients: float, seconds: float) -> dict[str, float]:
