@@ -36,6 +36,7 @@ def test_what_is_left_to_run():
     assert left([], 1) == list(ranking.FACTORS)
     assert left([entry("a", 1.0)], 1) == [0.3, 3.0]
     assert left([Entry(task, "a", 1, 1.0, reason="cannot: x")], 1) == []
+    assert left([Entry(task, "a", 1, 1.0, reason="takes more than 90 s")], 1) == []
     assert left([Entry(task, "a", 1, 1.0, reason="round 3: diverged")], 1) == [0.3, 3.0]
     tried = [entry("a", factor, validation=factor) for factor in ranking.FACTORS]
     assert left(tried, 2) == [3.0]
