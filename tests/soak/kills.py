@@ -40,7 +40,7 @@ METHODS += ["preconditioned_admm", "fedlap_func_cov", "ba_bfl", "fedivon"]
 TIMEOUT = 20  # federation.timeout
 SLACK = 40.0  # torchrun gives a stopped rank 30 s of its own; and the machine is busy
 START = 180.0  # seconds until the first round of an attempt
-END = 400.0  # seconds of the whole run without a sleep
+END = 1500.0  # seconds of the whole run without a sleep
 PACE = "0.15"  # seconds of a forward pass, while there is something to kill
 ROUNDS = 200
 WORDS = ["data.test_fraction=0.8", "split=iid", "split.clients=5", "local.epochs=1", "local.batch_size=64"]
