@@ -1,6 +1,6 @@
 """A cohort: the clients a rank computes together, on tensors with a leading client axis."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,10 +13,11 @@ from fedddp.clients.dropout import Masks
 from fedddp.clients.feed import feed, send
 from fedddp.clients.graphs import Graphs, Now, Work, rows_of
 from fedddp.clients.noise import Normal
-from fedddp.clients.oracle import NO_MASKS, Oracle
+from fedddp.clients.oracle import Oracle
 from fedddp.clients.tally import Tally
 from fedddp.core.data import MASK, Examples
 from fedddp.core.rng import key, permutations
+from fedddp.core.shards import Shards
 from fedddp.core.task import Task
 
 BUCKET = 8  # batches whose examples are sorted by length
@@ -69,6 +70,7 @@ class Cohort:
     graphs: Graphs | None = None  # how steps are recorded and replayed, where they are
     ends: bool = False  # whether the losses of the first and the last batch are wanted
     state: Tensor | None = None  # [C, S] buffers of each client's model, where they are federated; steps move them
+    within: Shards | None = None  # the part of every client's examples that is looked at; none: all of them
 
     chunks: dict[tuple[int, int], Chunk] = field(default_factory=dict, repr=False)  # of all examples, once asked for
 
@@ -93,13 +95,28 @@ class Cohort:
                 "model.buffers: a method with several members for each client, and federation.fits, need a model "
                 "without federated buffers; choose model.buffers=freeze"
             )
-        task, ids = self.task, tuple(self.ids[row] for row in rows.tolist())
-        if member:
-            seed = key(task.streams.seed, "member", member)
-            task = replace(task, streams=replace(task.streams, seed=seed))
-        made = Cohort(ids, self.round, task, self.oracle, graphs=self.graphs, ends=self.ends)
+        ids = tuple(self.ids[row] for row in rows.tolist())
+        made = Cohort(ids, self.round, self._apart(member), self.oracle, graphs=self.graphs, ends=self.ends)
         self.parts.append((rows, made))
         return made
+
+    def share(self, number: int, within: Shards) -> "Cohort":
+        """The same clients, who look at a part of their examples only, as share `number`; its losses count here.
+
+        A client's f_k stays as large as with all of its examples, of whose mean loss the part's is an estimate.
+        """
+        if self.state is not None:
+            raise ValueError("federation.parts: needs a model without federated buffers; choose model.buffers=freeze")
+        made = replace(self, task=self._apart(number), within=within, tally=None, parts=[], chunks={}, graphs=None)
+        self.parts.append((torch.arange(len(self.ids)), made))
+        return made
+
+    def _apart(self, member: int) -> Task:
+        """The task with streams of its own for each member above 0."""
+        if not member:
+            return self.task
+        seed = key(self.task.streams.seed, "member", member)
+        return replace(self.task, streams=replace(self.task.streams, seed=seed))
 
     @property
     def counted(self) -> Tally:
@@ -129,27 +146,29 @@ class Cohort:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def shards(self) -> Shards:
+        """Which examples are looked at."""
+        return self.task.shards if self.within is None else self.within
+
     @cached_property
     def sizes(self) -> Tensor:
-        """[C] examples of each client, as integers."""
-        return self.task.num_examples[list(self.ids)]
+        """[C] examples of each client that are looked at, as integers."""
+        return self.shards.num_examples[list(self.ids)]
 
     @property
     def num_examples(self) -> Tensor:
-        """[C] examples of each client, as a weight."""
-        return self.sizes.to(self.task.device, self.task.dtype)
+        """[C] examples of each client, as a weight; all of them, also where a part is looked at."""
+        sizes = self.sizes if self.within is None else self.task.num_examples[list(self.ids)]
+        return sizes.to(self.task.device, self.task.dtype)
 
     def grad(self, theta: Tensor, batch: Batch, out: Tensor | None = None) -> Tensor:
         """Gradient [c, P] of each client's mean loss over its batch."""
+        masks = self.oracle.dropout.masks(batch.inputs, self._masks, self.task.dtype) if self.oracle.dropout else {}
         point = theta if self.draw is None else self.draw(theta)
-        grad, loss = self.oracle(point, *batch, out=out, masks=self._dropped(batch), buffers=self._rows(len(theta)))
+        grad, loss = self.oracle(point, *batch, out=out, masks=masks, buffers=self._rows(len(theta)))
         self.counted.note(loss)
         return grad if self.turn is None else self.turn(theta, grad, batch)
-
-    def _dropped(self, batch: Batch) -> Mapping[str, Tensor]:
-        """The masks of dropout for the next gradient."""
-        oracle = self.oracle
-        return oracle.dropout.masks(batch.inputs, self._masks, self.task.dtype) if oracle.dropout else NO_MASKS
 
     def _rows(self, count: int) -> Tensor | None:
         """The buffers of the first clients."""
@@ -165,9 +184,12 @@ class Cohort:
 
         False, and nothing done, where they cannot, or where somebody wants to see the gradient.
         """
-        if self.turn is not None or self.draw is not None or not self.oracle.lowers(batch.inputs):
+        if self.turn is not None or self.draw is not None:
             return False
-        self.counted.note(self.oracle.lower(theta, *batch, lr, self._dropped(batch)))
+        loss = self.oracle.lower(theta, *batch, lr)
+        if loss is None:
+            return False
+        self.counted.note(loss)
         return True
 
     def loss(self, theta: Tensor, batch: Batch) -> Tensor:
@@ -198,7 +220,7 @@ class Cohort:
 
     def most_steps(self, table: Tensor) -> int:
         """Steps that the largest client of all would take, of whom these with table [steps, C, B] may be some."""
-        most, own, width = int(self.task.num_examples.max()), int(self.sizes.max()), table.shape[2]
+        most, own, width = int(self.shards.num_examples.max()), int(self.sizes.max()), table.shape[2]
         return len(table) // -(-own // width) * -(-most // width)
 
     def descend(
@@ -269,8 +291,8 @@ class Cohort:
         position = torch.minimum(position, sizes.view(-1, 1, 1) - 1)
         rows = torch.arange(count).view(-1, 1, 1)
         local = order[rows, epoch.unsqueeze(2), position]
-        start = self.task.shards.offsets[list(self.ids)].view(-1, 1, 1)
-        return self.task.shards.order[(start + local).transpose(0, 1).contiguous()], real.T
+        start = self.shards.offsets[list(self.ids)].view(-1, 1, 1)
+        return self.shards.order[(start + local).transpose(0, 1).contiguous()], real.T
 
     def _by_length(self, order: Tensor, batch_size: int) -> None:
         """Within every BUCKET batches of a client's shuffled epoch [C, epochs, N], shorter examples first, in place.
@@ -279,7 +301,7 @@ class Cohort:
         """
         data = self.task.data
         for row, client in enumerate(self.ids):
-            index = self.task.shards.of_client(client)
+            index = self.shards.of_client(client)
             lengths = data.lengths(data.train.inputs[index])
             assert lengths is not None
             for epoch in order[row, :, : len(index)]:
@@ -296,12 +318,17 @@ class Cohort:
         if targets.dim() > 1 or targets.is_floating_point():
             return ranks
         for row, client in enumerate(self.ids):
-            by_class = targets[self.task.shards.of_client(client)].argsort(stable=True)
+            by_class = targets[self.shards.of_client(client)].argsort(stable=True)
             ranks[row, :, : len(by_class)] = by_class[ranks[row, :, : len(by_class)]]
         return ranks
 
     def everything(self, batch_size: int = 1024) -> Iterator[Batch]:
         """All examples of every client once, in their stored order, in chunks."""
+        if self.within is not None:
+            raise ValueError(
+                "federation.parts: needs a method and a solver that look at examples by gradients of batches alone: "
+                "fedavg, pvi, ... with sgd, adam or ivon"
+            )
         for start in range(0, int(self.sizes.max()), batch_size):
             place = batch_size, start
             chunk = self.chunks.get(place) or self._chunk(start, batch_size)
@@ -315,8 +342,8 @@ class Cohort:
         rows = int((sizes > start).sum())
         position = start + torch.arange(min(batch_size, int(sizes.max()) - start))
         real = (sizes[:rows] - start).clamp_max(len(position))
-        offset = self.task.shards.offsets[list(self.ids[:rows])].unsqueeze(1)
-        index = self.task.shards.order[offset + torch.minimum(position, sizes[:rows].unsqueeze(1) - 1)]
+        offset = self.shards.offsets[list(self.ids[:rows])].unsqueeze(1)
+        index = self.shards.order[offset + torch.minimum(position, sizes[:rows].unsqueeze(1) - 1)]
         source, index = self.task.data.near(index, self.task.device)
         weights = self._weights(real.unsqueeze(0), len(position))
         short = bool(weights.numel())

@@ -50,12 +50,17 @@ class PrivateCohort(Cohort):
         self.counted.steps[: len(loss)].add_(1)
         noise = self._noise.fill(torch.empty_like(grad))
         grad.add_(noise, alpha=guard.noise * guard.clip)
-        grad.div_(self.num_examples[: len(grad)].clamp_max(self.batch_size).unsqueeze(1))
+        grad.div_(self._batch[: len(grad)])
         return grad if self.turn is None else self.turn(theta, grad, batch)
 
     def lower(self, theta: Tensor, batch: Batch, lr: float) -> bool:
         """A step without a gradient would be neither clipped nor noisy."""
         return False
+
+    @property
+    def _batch(self) -> Tensor:
+        """[C, 1] examples in a batch, as a weight."""
+        return self.send(self.sizes.clamp_max(self.batch_size)).to(self.task.dtype).unsqueeze(1)
 
     @cached_property
     def _noise(self) -> Normal:
@@ -84,7 +89,7 @@ class PrivateCohort(Cohort):
         table = torch.zeros(max(steps), len(self.ids), width, dtype=torch.int64)
         real = torch.zeros(max(steps), len(self.ids), dtype=torch.int64)
         for row, (client, batches) in enumerate(zip(self.ids, drawn, strict=True)):
-            own = self.task.shards.of_client(client)
+            own = self.shards.of_client(client)
             table[:, row] = own[0]
             for step, batch in enumerate(batches):
                 table[step, row, : len(batch)] = own[batch]
@@ -92,7 +97,7 @@ class PrivateCohort(Cohort):
         return table, real
 
     def _drawn(self, seed: int, steps: int, client: int, batch_size: int) -> list[Tensor]:
-        size = int(self.task.num_examples[client])
+        size = int(self.shards.num_examples[client])
         chance = torch.rand(steps, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         return [row.nonzero().squeeze(1) for row in chance < batch_size / size]
 

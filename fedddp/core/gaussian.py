@@ -46,6 +46,9 @@ class Family(Protocol):
     def improper(self, lam: Tensor) -> Tensor:
         """How many directions have no positive precision, [...]."""
 
+    def floored(self, lam: Tensor, least: float) -> Tensor:
+        """With no precision below `least`: the nearest one that has none, and precision x mean as it is."""
+
 
 class Diagonal:
     name: ClassVar[str] = "diagonal"
@@ -78,6 +81,9 @@ class Diagonal:
 
     def improper(self, lam: Tensor) -> Tensor:
         return (~(self.precision(lam) > 0)).sum(-1)
+
+    def floored(self, lam: Tensor, least: float) -> Tensor:
+        return torch.stack([self.shift(lam), self.precision(lam).clamp_min(least)], dim=-2)
 
 
 class Isotropic:
@@ -113,6 +119,9 @@ class Isotropic:
 
     def improper(self, lam: Tensor) -> Tensor:
         return (~(self.precision(lam) > 0)).sum(-1)
+
+    def floored(self, lam: Tensor, least: float) -> Tensor:
+        return torch.cat([self.shift(lam), self.precision(lam).clamp_min(least)], dim=-1)
 
 
 class Full:
@@ -152,6 +161,12 @@ class Full:
 
     def improper(self, lam: Tensor) -> Tensor:
         return (~(torch.linalg.eigvalsh(self.precision(lam)) > 0)).sum(-1)
+
+    def floored(self, lam: Tensor, least: float) -> Tensor:
+        precision = self.precision(lam)
+        values, vectors = torch.linalg.eigh((precision + precision.mT) / 2)
+        precision = vectors @ (values.clamp_min(least).unsqueeze(-1) * vectors.mT)
+        return torch.cat([lam[..., :1, :], precision], dim=-2)
 
 
 diagonal, isotropic, full = Diagonal(), Isotropic(), Full()

@@ -122,6 +122,25 @@ class Shards:
             np.add.at(table, (owner, held), 1)
         return table
 
+    def divided(self, count: int, key: str) -> list["Shards"]:
+        """`count` disjoint parts of every client's examples, as even as can be; who gets which depends on places alone.
+
+        Every count-th example, and so in a client's order by class, too, parts are alike.
+        """
+        short = int(self.num_examples.argmin())
+        if int(self.num_examples[short]) < count:
+            raise ValueError(
+                f"{key}={count}: client {short} has {int(self.num_examples[short])} examples only; ask for fewer parts"
+            )
+        return [Shards.of(own[number::count] for own in self) for number in range(count)]
+
+    def virtual(self, count: int) -> "Shards":
+        """Every client as so many, one after the other, each with a part of its examples."""
+        if count == 1:
+            return self
+        parts = self.divided(count, "split.virtual")
+        return Shards.of(part.of_client(client) for client in range(len(self)) for part in parts)
+
     def pooled(self) -> "Shards":
         """All examples in the hands of one client."""
         return Shards(self.order, torch.tensor([0, len(self.order)]))

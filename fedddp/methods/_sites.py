@@ -84,6 +84,10 @@ class SiteMethod(method.Method[Server, C, PosteriorSolver], extends=True):
             raise ValueError(f"{name}: {bad} precisions of the client's posterior are not positive: {self._remedy}")
         return found.lam, found.memory
 
+    def mend(self, server: Server) -> Server:
+        """No precision below the prior's, as where likelihoods are log-concave; the sites stay as they were summed."""
+        return server._replace(lam=self.family.floored(server.lam, self.delta))
+
     def improper(self, server: Server) -> str:
         """What is wrong with the server's posterior, if anything; the engine adds the method and the round."""
         bad = int(self.family.improper(server.lam).sum())

@@ -24,6 +24,7 @@ from fedddp.rounds.solver import PosteriorSolver
 
 class Method(DualMethod):
     by_solver: ClassVar[bool] = True
+    clips: ClassVar[str] = "lam"
     rho: float = 0.1  # weight of the KL divergence to the server's posterior in a client's problem, above 0
     damping: float = 1.0  # the dual's step is damping x rho, in (0, 1]
     dual_step: float = 0.0  # γ of Alg. 1, a step of the dual's own, above 0; 0: damping x rho
@@ -60,3 +61,13 @@ class Method(DualMethod):
     def _mix(self, mean: Tensor, sites: Tensor, task: Task) -> Server:
         alpha = self.alpha or 1 / (1 + self.rho * task.num_clients)
         return Server((1 - alpha) * mean + alpha * sites, sites)
+
+    def base(self, server: Server) -> Tensor:
+        return server.lam
+
+    def remember(self, clients: Clients, own: Clients, change: Tensor) -> Clients:
+        return own._replace(dual=clients.dual + change * self._step)
+
+    def noisy(self, server: Server, change: Tensor, clients: float) -> Totals:
+        """The count is the expected one: who took part is not told, and the duals' changes add up all the same."""
+        return {"lam": server.lam + change / clients, "clients": change.new_tensor(clients)}

@@ -26,6 +26,7 @@ SIGNS = {"lagrangian": 4.0, "released": -2.0}  # of u's step, in units of Δ(-½
 
 class Method(bayes_admm.Method):
     by_solver: ClassVar[bool] = True
+    clips: ClassVar[str] = ""  # a dual's change does not follow from lam's
     sign: str = "lagrangian"  # lagrangian, or released: the dual's step as in the authors' program (see above)
 
     def __post_init__(self) -> None:

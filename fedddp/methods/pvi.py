@@ -9,6 +9,9 @@ At a fixed point dual_k = -∇_mu E_q[f_k/τ]. damping=1 is the undamped method,
 
 from typing import ClassVar
 
+import torch
+from torch import Tensor
+
 from fedddp.clients.cohort import Cohort
 from fedddp.core.task import Task
 from fedddp.exchange.messages import Message, Sum, Totals
@@ -18,6 +21,7 @@ from fedddp.rounds.solver import PosteriorSolver
 
 class Method(DualMethod):
     by_solver: ClassVar[bool] = True
+    clips: ClassVar[str] = "dual_change"
     damping: float | str = "1/K"  # the site's step: a number in (0, 1], 1/K or N_k/N
     warmup: int = 0  # first rounds in which the damping is N_k/N, whatever it says; at least 0
 
@@ -36,3 +40,12 @@ class Method(DualMethod):
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         sites = server.sites + total["dual_change"]
         return Server(sites, sites)
+
+    def base(self, server: Server) -> Tensor:
+        return torch.zeros_like(server.lam)
+
+    def remember(self, clients: Clients, own: Clients, change: Tensor) -> Clients:
+        return own._replace(dual=clients.dual + change)
+
+    def noisy(self, server: Server, change: Tensor, clients: float) -> Totals:
+        return {"dual_change": change}

@@ -1,8 +1,7 @@
 """What noise costs: a run for every budget, each tuned on held-out points by itself as in the ranking, and the table.
 
-One number is chosen for each row: the learning rate of the clients' solver; with noise on clients' changes, which are
-all as long as the clip, the clip. Held-out points lie at the server and belong to nobody; the runs that are tried are
-not counted in ε.
+One number is chosen for each row: the learning rate of the clients' solver; with noise on changes, whose length is the
+clip's, the clip. Held-out points lie at the server and belong to nobody; runs that are tried are not counted in ε.
 """
 
 import re
@@ -14,14 +13,24 @@ from fedddp.reproduce import ranking
 from fedddp.reproduce.ranking import METRICS, Entry, Table, chosen
 
 TASKS = {"private_heart": "Heart", "private_fashion": "Fashion-MNIST 10 %"}
-FACTORS = (1.0, 0.3, 3.0, 0.1, 10.0)
-CLIPS = {"private_heart": 0.3, "private_fashion": 0.03}  # of a client's change, before the factor
+FACTORS = (1.0, 0.3, 3.0, 0.1, 10.0, 30.0)
+CLIPS = {  # of a change, before the factor: of parameters, or of each row of natural parameters
+    "private_heart": {"fedavg": 0.3, "pvi": 1.0, "bayes_admm": 3.0},
+    "private_fashion": {"fedavg": 0.03, "pvi": 1.0, "bayes_admm": 10.0},
+}
+LEVELS = {  # what of a row's name is noisy: settings
+    "client": ["privacy.level=client"],
+    "virtual client": ["privacy.level=part", "split.virtual=5"],
+    "averaged part": ["privacy.level=part", "federation.parts=5", "local.keep=false"],
+    "example": ["privacy.level=example", "privacy.clip.gradient=1", "privacy.sampling=poisson"],
+}
+DAMPING = {"private_heart": 0.25, "private_fashion": 0.1}  # of virtual clients as of the clients, one of so many
 REGION = re.compile(r"(<!-- noise -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 class Row(NamedTuple):
     method: str
-    level: str  # none, client or example
+    level: str  # none, or one of LEVELS
     epsilon: int = 0
 
     @property
@@ -29,22 +38,25 @@ class Row(NamedTuple):
         return self.method if self.level == "none" else f"{self.method}, {self.level}s"
 
 
-METHODS = {"fedavg": ("client", "example"), "pvi": ("example",), "bayes_admm": ("example",)}
+METHODS = {"fedavg": ("client", "example"), "pvi": tuple(LEVELS), "bayes_admm": ("client", "example")}
 NOISY = [Row(method, level, e) for e in (1, 4, 8) for method, levels in METHODS.items() for level in levels]
-ROWS = {f"{row.method}-{row.level}-{row.epsilon}": row for row in (*NOISY, *(Row(m, "none") for m in METHODS))}
+ROWS = {
+    f"{row.method}-{row.level.replace(' ', '-')}-{row.epsilon}": row
+    for row in (*NOISY, *(Row(m, "none") for m in METHODS))
+}
 
 
 def words(task: str, name: str, seed: int, factor: float) -> list[str]:
     """The settings of one run as on the command line."""
     row = ROWS[name]
-    by_clip = row.level == "client"
+    by_clip = row.level not in ("none", "example")
     said = ranking.words(task, row.method, seed, 1.0 if by_clip else factor)
     if row.level == "none":
         return said
-    said += [f"privacy.level={row.level}", f"privacy.epsilon={row.epsilon}"]
-    if by_clip:
-        return [*said, f"privacy.clip.all={factor * CLIPS[task]:g}"]
-    return [*said, "privacy.clip.gradient=1", "privacy.sampling=poisson"]
+    said += [*LEVELS[row.level], f"privacy.epsilon={row.epsilon}"]
+    if row.level == "virtual client":
+        said.append(f"method.damping={DAMPING[task]}")
+    return [*said, f"privacy.clip.all={factor * CLIPS[task][row.method]:g}"] if by_clip else said
 
 
 def table(names: Sequence[str] = ()) -> Table:
@@ -74,8 +86,8 @@ def _cells(task: str, name: str, own: Sequence[Entry]) -> list[str]:
     factor = chosen(own)
     if factor is None:
         return ["", "", own[-1].reason if own else "not run", "", ""]
-    tuned = "privacy.clip.all" if ROWS[name].level == "client" else "local.lr"
-    what = next(word for word in words(task, name, 1, factor) if word.startswith(tuned))
+    said = words(task, name, 1, factor)
+    what = next((word for word in said if word.startswith("privacy.clip.all")), said[2])
     runs = [e.metrics for e in own if e.factor == factor and e.metrics]
     return [f"`{what}`", str(len(runs)), *(_spread([run[metric] for run in runs]) for metric in METRICS)]
 

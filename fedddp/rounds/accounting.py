@@ -4,12 +4,14 @@
     client    a round     Gaussian, all clients take part             one client, there or with nothing to say
     client    a round     Gaussian, Poisson-sampled at participation  one client, there or not
     client    a round     Gaussian, a fixed number drawn              one client, replaced by another
+    part      a round     Gaussian, all parts                         one part, with another change
     example   an epoch    Gaussian, every example in one batch        one example, there or with no gradient
     example   a step      Gaussian, Poisson-sampled at batch/examples one example, there or not
 
 The sampling is the run's own, and cannot be said to be another. Each example belongs to one client, so the ε of a run
 is that of the client with the most to spend: the smallest, where examples are Poisson-sampled. A neighbour that
-replaces another moves the sum by twice the clip. The moments of a discrete Gaussian are those of the continuous one.
+replaces another moves the sum by twice the clip, and so does an example that changes what its part sends. The moments
+of a discrete Gaussian are those of the continuous one.
 """
 
 import logging
@@ -42,6 +44,7 @@ class Release:
     share: float = 1.0  # Poisson-sampled with this probability
     drawn: int = 0  # or so many ...
     total: int = 0  # ... of these, without replacement
+    moves: float = 1.0  # how far neighbours move a sum, in units of the clip
 
     @property
     def replaces(self) -> bool:
@@ -51,6 +54,8 @@ class Release:
     def neighbours(self) -> str:
         if self.replaces:
             return "one replaced by another"
+        if self.moves > 1:
+            return "one that sends another change, as when one of its examples is another"
         return "one more or less" if self.share < 1 else "one there, or with nothing to say"
 
     def event(self, noise: float) -> Any:
@@ -58,7 +63,7 @@ class Release:
 
         if self.replaces:
             return dp.SampledWithoutReplacementDpEvent(self.total, self.drawn, dp.GaussianDpEvent(noise / 2))
-        plain = dp.GaussianDpEvent(noise)
+        plain = dp.GaussianDpEvent(noise / self.moves)
         return plain if self.share >= 1 else dp.PoissonSampledDpEvent(self.share, plain)
 
 
@@ -130,6 +135,11 @@ def of_clients(sampling: str, participation: float, clients: int, delta: float, 
         )
     drawn = max(1, round(participation * clients))
     return Accountant((Release(drawn=drawn, total=clients),), delta, kind)
+
+
+def of_parts(delta: float, kind: str) -> Accountant:
+    """Every round releases noisy sums over all parts, of which neighbours have one that sends something else."""
+    return Accountant((Release(moves=2.0),), delta, kind)
 
 
 def of_examples(

@@ -68,6 +68,7 @@ class Method(Contract, Generic[S, C, L], extends=True):
     pools: ClassVar[bool] = False  # True: the split is undone and one client has all data
     by_solver: ClassVar[bool] = False  # True: its clients look at examples through their solver alone
     compresses: ClassVar[str] = ""  # the message's field that may be sent compressed; none where it would be damaged
+    clips: ClassVar[str] = ""  # the field that may be clipped and made noisy, if that is another one
 
     def init_server(self, task: Task) -> S:
         """The server's memory before the first round; task.initial [P] is the network's initialisation."""
@@ -118,8 +119,24 @@ class Method(Contract, Generic[S, C, L], extends=True):
         return plain
 
     def base(self, server: S) -> Tensor | float:
-        """What the field `compresses` is a changed copy of; 0 where it is a change already."""
+        """What the field `compresses` or `clips` is a changed copy of; 0 where it is a change already."""
         return 0.0
+
+    def remember(self, clients: C, own: C, change: Tensor) -> C:
+        """What clients remember of a step when `change` [C, ...] was added up in place of what they would have sent.
+
+        `clients` is what they remembered before the step, `own` what it left. A client whose part of the server's
+        total must be known remembers the change.
+        """
+        return own
+
+    def noisy(self, server: S, change: Tensor, clients: float) -> Totals:
+        """What the server's step is handed, from the noisy sum of the changes of about so many clients."""
+        return {self.clips or self.compresses: self.base(server) + change / clients}
+
+    def mend(self, server: S) -> S:
+        """The server's memory made proper again where noise has made it improper."""
+        return server
 
     def improper(self, server: S) -> str:
         """What is wrong with the server's memory though it is finite, if anything; the engine names the round."""

@@ -103,9 +103,8 @@ class Within(Oracle):
         shared = grad[:, self.division.shared]
         return (shared if out is None else out.copy_(shared)), loss
 
-    def lowers(self, inputs: Tensor) -> bool:
+    def lower(self, *_: object) -> None:
         """Never: the own layers move with every gradient."""
-        return False
 
     def at(self, theta: Tensor) -> Tensor:
         return self.division.join(theta, self.own[: len(theta)])

@@ -14,7 +14,6 @@ from fedddp.clients.autocast import Autocast
 from fedddp.clients.graphs import Graphs, cuda_recorder
 from fedddp.clients.oracle import Oracle
 from fedddp.clients.private import guarded
-from fedddp.clients.stack import Stack
 from fedddp.core.adapters import merges
 from fedddp.core.check import first_line
 from fedddp.core.data import Dataset
@@ -27,6 +26,8 @@ from fedddp.core.shards import Shards
 from fedddp.core.sound import Measured, refuse_outputs, refuse_unfit
 from fedddp.core.task import Task
 from fedddp.exchange.group import Exchange
+from fedddp.rounds.averaging import KEY as PARTS
+from fedddp.rounds.averaging import Averaged
 from fedddp.rounds.buffers import Buffered
 from fedddp.rounds.compression import compressed
 from fedddp.rounds.cost import Cost
@@ -36,7 +37,7 @@ from fedddp.rounds.iterative import Descent, Iterative
 from fedddp.rounds.method import Method
 from fedddp.rounds.personal_layers import PersonalSettings, personalised
 from fedddp.rounds.plan import Plan, default_width
-from fedddp.rounds.privacy import ranges
+from fedddp.rounds.private import ranges
 from fedddp.rounds.secrecy import Secrecy, public_ranges
 from fedddp.rounds.solver import PointSolver, Solver
 from fedddp.rounds.stacking import Stacked
@@ -58,6 +59,7 @@ def make_task(config: Config, device: torch.device) -> Task:
     refuse_unfit(data, f"data={config.title('data')}", larger)
     shards = Shards.deal(config.split, data.train, config.seed_of("split"))
     shards.refuse_strange(len(data.train))
+    shards = shards.virtual(config["split.virtual"])
     if config.federation.without and config["split.unseen"]:
         raise ValueError("federation.without: cannot be had with split.unseen, whose numbers would be others")
     shards = shards.without(config.federation.without)
@@ -173,10 +175,23 @@ def make_method(config: Config, task: Task) -> Method[Any, Any, Any]:
         raise ValueError(
             f"method.personal: not for method={name}, whose clients have models of their own; leave it out"
         )
-    method = personalised(compressed(config.method, config.exchange, name), wanted, task)
+    method = personalised(compressed(_averaged(config), config.exchange, name), wanted, task)
     if merges(task.module):
         return Stacked(method, task)
     return method if task.state is None else Buffered(method, config["model.buffers"] == "local")
+
+
+def _averaged(config: Config) -> Method[Any, Any, Any]:
+    """The method, or one whose clients average over their parts; where parts are private, that is done with noise."""
+    parts, name = config.federation.parts, config.title("method")
+    if parts == 1:
+        return config.method
+    if not (config.method.by_solver and config.local.gradients()):
+        raise ValueError(
+            f"{PARTS}={parts}: not for method={name} with local={config.title('local')}, which look at examples other "
+            "than by gradients of batches; use fedavg, pvi, bayes_admm, ... with sgd, adam or ivon"
+        )
+    return config.method if config.privacy.level == "part" else Averaged(config.method, parts)
 
 
 def make_secrecy(config: Config, task: Task, plan: Plan, own: dict[str, float]) -> Secrecy:
@@ -202,8 +217,9 @@ def make_local(config: Config) -> Solver:
 
 def make_oracle(config: Config, task: Task) -> Oracle:
     """How gradients are made: in bfloat16 if asked to."""
-    settings, micro = config.federation, _micro(config)
+    settings = config.federation
     kind = Autocast if settings.autocast == "bf16" else Oracle
+    micro = config.local.micro_batch if isinstance(config.local, Iterative) else 0
     if micro and task.state is not None and not merges(task.module):
         raise ValueError(
             f"local.micro_batch={micro}: parts of a batch have other running statistics than the whole; "
@@ -212,22 +228,13 @@ def make_oracle(config: Config, task: Task) -> Oracle:
     return kind(task.module, task.layout, config.method.objective(task.objective), settings.vectorise, micro)
 
 
-def _micro(config: Config) -> int:
-    return config.local.micro_batch if isinstance(config.local, Iterative) else 0
-
-
-def _by_hand(config: Config) -> bool:
-    """Whether gradients may be made by hand, of models for which that is written."""
-    return config.federation.vectorise and config.federation.autocast != "bf16" and not _micro(config)
-
-
 def make_graphs(config: Config, task: Task) -> Graphs | None:
     """How local steps are recorded, if they are asked to be."""
     if not config.federation.graphs:
         return None
     if task.device.type != "cuda":
         raise ValueError("federation.graphs=true: needs a GPU; leave it false here")
-    if _micro(config):
+    if isinstance(config.local, Iterative) and config.local.micro_batch:
         raise ValueError("federation.graphs=true: not with local.micro_batch")
     if task.state is not None:
         raise ValueError("federation.graphs=true: not with model.buffers=average or local; use freeze")
@@ -251,17 +258,10 @@ def cohort_width(config: Config, task: Task) -> int:
     if isinstance(width, int) and width > 0:
         return width
     assert width != "auto", "a run measures before it plans"
+    convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in task.module.modules())
     if any(not own.requires_grad for own in task.module.parameters()):
         return 1  # a frozen body is large, has no room for several clients' activations, and may not know vmap
-    return default_width(task.layout.numel, _convolutional(config, task), _active(config, task), task.device.type)
-
-
-def _convolutional(config: Config, task: Task) -> bool:
-    """Whether the model has convolutions other than narrow ones, which go by hand as one of all clients in groups."""
-    if not any(isinstance(module, nn.modules.conv._ConvNd) for module in task.module.modules()):
-        return False
-    stack = Stack.of(task.module, task.layout, task.objective) if _by_hand(config) else None
-    return stack is None or not stack.narrow
+    return default_width(task.layout.numel, convolutional, _active(config, task), task.device.type)
 
 
 def measure_width(config: Config, task: Task) -> int:

@@ -32,6 +32,8 @@ def present(away: Sequence[int], count: int) -> list[int]:
 def called(config: Config, task: Task) -> Sequence[str]:
     """The names that clients were given, in the order of the task's; where some are away, their numbers at least."""
     away, given = config.federation.without, config.values["split"].get("names", ())
+    if (virtual := config["split.virtual"]) > 1:
+        given = [f"{name}/{part}" for name in given for part in range(virtual)]
     numbers = dealt_numbers(task.everyone.num_clients, task.unseen.num_clients, config.seed_of("split")).tolist()
     if away:
         numbers = present(away, task.num_clients)

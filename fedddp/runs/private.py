@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from fedddp.clients.private import Guard
-from fedddp.core import rng
+from fedddp.core import rng, tree
 from fedddp.core.files import Damaged, read_record, write_record
 from fedddp.core.task import Task
 from fedddp.exchange.discrete import KEY
 from fedddp.exchange.group import Exchange
-from fedddp.rounds.accounting import Accountant, of_clients, of_examples
+from fedddp.rounds.accounting import Accountant, of_clients, of_examples, of_parts
+from fedddp.rounds.averaging import KEY as PARTS
 from fedddp.rounds.method import Method
-from fedddp.rounds.privacy import GRADIENT, PrivacySettings, private
+from fedddp.rounds.privacy import GRADIENT, ON_CHANGES, PrivacySettings
+from fedddp.rounds.private import private
 from fedddp.runs.config import Config
 
 LEDGER = "privacy.json"
@@ -50,7 +52,8 @@ class Privacy:
 
     def wrapped(self, config: Config, method: Method[Any, Any, Any], task: Task) -> Method[Any, Any, Any]:
         count, share = task.num_clients, config.federation.participation
-        expected = share * count if self.settings.sampling == "poisson" else max(1, round(share * count))
+        expected = share * count if self.settings.samples_clients else max(1, round(share * count))
+        parts = config.federation.parts if self.settings.level == "part" else 1
         return private(
             method,
             self.settings,
@@ -59,7 +62,8 @@ class Privacy:
             expected=expected,
             seed=config.seed_of("federation"),
             secret=self.secret,
-            shared=config.exchange.secure != "none",
+            shared=config.exchange.secure != "none" and parts == 1,
+            parts=parts,
         )
 
     def summary(self, rounds: int) -> dict[str, Any]:
@@ -100,8 +104,11 @@ def _accountant(config: Config, task: Task) -> Accountant:
     if settings.level == "client":
         share = federation.participation
         return of_clients(settings.sampling, share, task.num_clients, settings.delta, settings.accountant)
+    if settings.level == "part":
+        return of_parts(settings.delta, settings.accountant)
     epochs, batch_size = config.local.passes()
-    sizes, gradients = task.num_examples.tolist(), config.local.gradients()
+    parts = task.shards.divided(config.federation.parts, PARTS)
+    sizes, gradients = [size for part in parts for size in part.num_examples.tolist()], config.local.gradients()
     return of_examples(settings.sampling, sizes, epochs, batch_size, gradients, settings.delta, settings.accountant)
 
 
@@ -115,8 +122,12 @@ def _refuse(config: Config, task: Task) -> None:
         )
     if config.exchange.compress != "none":
         raise ValueError(f"{where}: goes with exchange.compress=none; noise cannot be compressed")
-    if settings.level == "client":
-        if config.exchange.secure != "none" and (settings.quantile or settings.sampling == "poisson"):
+    if settings.level == "part":
+        _refuse_parts(config, task)
+    if settings.level == "client" and config["split.virtual"] > 1:
+        raise ValueError(f"{where} with split.virtual: would protect a part of a client only; use privacy.level=part")
+    if settings.level in ON_CHANGES:
+        if config.exchange.secure != "none" and (settings.quantile or settings.samples_clients):
             raise ValueError(
                 f"{where} with exchange.secure: shares of the noise need a clip and a number of clients "
                 "that stay; use privacy.sampling=fixed and privacy.quantile=0"
@@ -146,6 +157,23 @@ def _refuse(config: Config, task: Task) -> None:
     for key, on in wrong.items():
         if on:
             raise ValueError(f"{where}: cannot be had with {key}")
+    _refuse_repeats(task, where)
+
+
+def _refuse_parts(config: Config, task: Task) -> None:
+    where, parts = "privacy.level=part", config.federation.parts
+    if parts == 1 and config["split.virtual"] == 1:
+        raise ValueError(f"{where}: clients have no parts; set split.virtual=... (a site for each) or {PARTS}=...")
+    if config.federation.participation < 1:
+        raise ValueError(f"{where}: is accounted for with federation.participation=1 only")
+    if parts > 1 and config.privacy.quantile:
+        raise ValueError(f"{where} with {PARTS}: the clip stays; use privacy.quantile=0")
+    if parts > 1 and tree.leaves(config.local.memory(task, 1)):
+        raise ValueError(f"{where} with {PARTS}: what a solver remembers of all parts is not private; local.keep=false")
+    _refuse_repeats(task, where)
+
+
+def _refuse_repeats(task: Task, where: str) -> None:
     if len(task.shards.order.unique()) < len(task.shards.order):
         raise ValueError(f"{where}: the split deals an example more than once, and it would be less private than said")
 

@@ -31,6 +31,7 @@ CLIENTS = ("none", "server")
 TRACKERS = ("wandb", "mlflow")
 DATA_PLACES = ("device", "host", "auto")
 BUFFERS = ("refuse", "freeze", "average", "local")
+LATER: dict[str, object] = {"federation.without": [], "federation.parts": 1, "split.virtual": 1}  # and what is usual
 NO_EFFECT = (
     "data.root",
     "data.place",
@@ -55,6 +56,7 @@ class FederationSettings:
     cohort_width: int | str = 0  # most clients computed together; 0: by the model's kind and size; or auto: measured
     measured_width: int = 0  # what cohort_width=auto found; written by the run
     vectorise: bool = True  # whether to compute a cohort's clients by vmap rather than one by one
+    parts: int = 1  # of a client's examples, each fitted by itself; the client's work is their mean; at least 1
     without: list[int] = field(default_factory=list)  # numbers (from 0) of the split's clients that are not there
     seed: int | None = None  # seed of the choice of clients and of their batches and noise; null: seed
     streams: str = "independent"  # random numbers: independent, common or frozen (see fedddp/core/rng.py)
@@ -74,6 +76,7 @@ class FederationSettings:
         name = "federation"
         check_count(f"{name}.rounds", self.rounds, least=0)
         check(f"{name}.participation", self.participation, 0 < self.participation <= 1, "in (0, 1]")
+        check_count(f"{name}.parts", self.parts)
         width = self.cohort_width
         fine = width == "auto" if isinstance(width, str) else width >= 0
         check(f"{name}.cohort_width", width, fine, "a number, 0 for the rule, or auto")
@@ -180,6 +183,7 @@ class DataExtra:
 @dataclass
 class SplitExtra:
     seed: int | None = None  # seed of who gets which examples; null: seed
+    virtual: int = 1  # clients that each one becomes, with a part of its examples each, at least 1
     unseen: int = 0  # clients of those dealt that never train, drawn at random, to judge the result on; at least 0
 
 
@@ -216,8 +220,9 @@ def relevant(values: Mapping[str, Any]) -> dict[str, Any]:
     private = (values.get("privacy") or {}).get("level", "none") != "none"
     without = NO_EFFECT if private else (*NO_EFFECT, "privacy.")
     kept = {key: value for key, value in flatten(values) if not key.startswith(without)}
-    if not kept.get("federation.without"):  # a run of all has the name that it had before there was this key
-        kept.pop("federation.without", None)
+    for key, usual in LATER.items():  # a run has the name that it had before there was this key
+        if kept.get(key, usual) == usual:
+            kept.pop(key, None)
     return {key: title(str(value)) if key in names else value for key, value in kept.items()}
 
 
@@ -271,6 +276,15 @@ def beside(section: str, given: Mapping[str, Any]) -> dict[str, Any]:
         check(f"{section}.place", found["place"], found["place"] in DATA_PLACES, " or ".join(DATA_PLACES))
     if "personal" in found:
         PersonalSettings(**found)
+    if "virtual" in found:
+        check_count(f"{section}.virtual", found["virtual"])
+        fine = found["virtual"] == 1 or not found["unseen"]
+        check(
+            f"{section}.virtual",
+            found["virtual"],
+            fine,
+            "1 with split.unseen, whose clients would have trained in part",
+        )
     if "unseen" in found:
         check(f"{section}.unseen", found["unseen"], found["unseen"] >= 0, "at least 0")
     if "buffers" in found:

@@ -7,12 +7,14 @@ import pytest
 
 from fedddp.rounds import accounting
 from fedddp.runs import config as configuration
+from fedddp.runs import members
 from fedddp.runs.records import read_metrics
 from tests.small import METHODS, MODELS, fresh, run, settings
 
 pytestmark = pytest.mark.skipif(bool(accounting.available()), reason=accounting.available())
 CLIENT = ["privacy.level=client", "privacy.clip.all=1", "privacy.noise=1", "privacy.delta=0.01"]
 EXAMPLE = ["privacy.level=example", "privacy.clip.gradient=1", "privacy.noise=1"]
+PART = [word.replace("client", "part") for word in CLIENT]
 POISSON = "privacy.sampling=poisson"
 CASES = {
     "clients": ("fedavg", CLIENT),
@@ -21,6 +23,9 @@ CASES = {
         [*CLIENT, POISSON, "federation.participation=0.8", "privacy.quantile=0.5"],
     ),
     "clients, in shares": ("fedavg", [*CLIENT, "exchange.secure=rank", "exchange.range.all=1"]),
+    "sites": ("pvi", [*CLIENT, "federation.participation=0.6"]),
+    "sites of virtual clients": ("bayes_admm", [*PART, "split.virtual=2"]),
+    "sites of averaged parts": ("pvi", [*PART, "federation.parts=2", "local.keep=false"]),
     "examples": ("fedavg", EXAMPLE),
     "examples by chance": ("bayes_admm", [*EXAMPLE, POISSON, "federation.participation=0.6"]),
 }
@@ -79,6 +84,32 @@ def test_a_budget_gives_the_noise(exchange, tmp_path):
     assert ended["rounds"] == 3
 
 
+@pytest.mark.parametrize("words", [["federation.parts=2"], ["split.virtual=2"]], ids=["parts", "virtual"])
+def test_private_steps_on_parts_are_accounted_for_by_their_sizes(exchange, tmp_path, words):
+    """A batch is a larger share of a part than of all, and each example has more steps."""
+    config = configuration.load(None, settings("bayes_admm", *MODELS["mlp"], *EXAMPLE, POISSON, *words))
+    folder = Path(fresh(tmp_path, "run"))
+    spent = run(config, str(folder))["epsilon"]
+    clients = json.loads((folder / "clients.json").read_text())
+    sizes = (
+        clients["examples"]
+        if "virtual" in words[0]
+        else [n // 2 + odd for n in clients["examples"] for odd in (0, n % 2)]
+    )
+    epochs, batch = config.local.passes()
+    made = accounting.of_examples("poisson", sizes, epochs, batch, config.local.gradients(), 1e-5, "rdp")
+    assert spent == made.epsilon(1.0, config.federation.rounds)
+    assert len(clients["examples"]) == (14 if "virtual" in words[0] else 7)
+
+
+def test_a_client_is_not_taken_out_of_a_noisy_sum(exchange, tmp_path):
+    folder = Path(fresh(tmp_path, "run"))
+    config = load("sites", "checkpoint.keep_clients=true")
+    run(config, str(folder))
+    with pytest.raises(ValueError, match=r"would tell exactly what the client has added"):
+        members.forget(folder, members.configuration(folder), "3", 1, tmp_path / "out")
+
+
 PRIVATE = [
     "bayes_admm",
     "bregman_admm",
@@ -114,6 +145,14 @@ def test_another_method_is_refused_with_the_reason(exchange, tmp_path, method):
         ([*CLIENT, "exchange.compress=bf16"], "goes with exchange.compress=none"),
         ([*CLIENT, "federation.participation=0.5", "privacy.accountant=pld"], "cannot account for a fixed number"),
         ([*CLIENT, POISSON, "federation.participation=0.2"], "no client at all is drawn"),
+        ([*CLIENT, "split.virtual=2"], "would protect a part of a client only; use privacy.level=part"),
+        (PART, "clients have no parts; set split.virtual"),
+        ([*PART, "split.virtual=2", "federation.participation=0.5"], "with federation.participation=1 only"),
+        ([*PART, "federation.parts=2", "privacy.quantile=0.5"], "the clip stays; use privacy.quantile=0"),
+        (
+            [*PART, "federation.parts=2", "local.keep=true", "local.momentum=0.9"],
+            "remembers of all parts is not private",
+        ),
     ],
 )
 def test_what_would_not_be_as_private_as_said_is_refused(exchange, tmp_path, words, said):

@@ -7,9 +7,11 @@ import torch
 from scipy.stats import beta
 
 from fedddp.local import exact
-from fedddp.methods import fedavg, pvi
+from fedddp.methods import bregman_admm, fedavg, scaffold
 from fedddp.rounds import accounting
-from fedddp.rounds.privacy import Grid, PrivacySettings, private, share
+from fedddp.rounds.clipped import Grid, share
+from fedddp.rounds.privacy import PrivacySettings
+from fedddp.rounds.private import private
 from tests import toy
 
 pytestmark = pytest.mark.skipif(bool(accounting.available()), reason=accounting.available())
@@ -94,15 +96,17 @@ def test_shares_add_up_to_the_noise():
     assert float(drawn.std()) * 2.0**grid.bits / grid.scale == pytest.approx(1, abs=5 / sqrt(8000))
 
 
-def test_a_method_whose_clients_remember_what_they_sent_is_refused():
+def test_a_method_that_sends_other_than_one_change_is_refused():
     with pytest.raises(ValueError, match=r"privacy.level=client: not for method=test"):
-        wrapped(pvi.Method())
+        wrapped(scaffold.Method())
+    with pytest.raises(ValueError, match=r"privacy.level=client: not for method=test"):
+        wrapped(bregman_admm.Method())
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"level": "clients"}, "none or client or example"),
+        ({"level": "clients"}, "none or client or part or example"),
         ({"noise": 0.0}, "give privacy.epsilon=... or privacy.noise"),
         ({"level": "example"}, "privacy.clip.gradient"),
         ({"clip": {"theta": 0.0}}, "privacy.clip.theta=0.0: must be above 0"),
