@@ -30,6 +30,7 @@ from fedddp.runs.config import Config
 aten = torch.ops.aten
 FEW, MANY = 1, 3  # epochs
 FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "alias", "lift_fresh"}
+FREE |= {"_unsafe_view"}  # a view that does not say so
 WAITS = {"nonzero", "masked_select", "unique", "_unique2", "unique_consecutive", "unique_dim"}  # sizes come back
 MLP = ["model.name=mlp", "model.hidden=[12]", "federation.rounds=1"]
 

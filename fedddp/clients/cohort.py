@@ -1,6 +1,6 @@
 """A cohort: the clients a rank computes together, on tensors with a leading client axis."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from fedddp.clients.dropout import Masks
 from fedddp.clients.feed import feed, send
 from fedddp.clients.graphs import Graphs, Now, Work, rows_of
 from fedddp.clients.noise import Normal
-from fedddp.clients.oracle import Oracle
+from fedddp.clients.oracle import NO_MASKS, Oracle
 from fedddp.clients.tally import Tally
 from fedddp.core.data import MASK, Examples
 from fedddp.core.rng import key, permutations
@@ -164,11 +164,15 @@ class Cohort:
 
     def grad(self, theta: Tensor, batch: Batch, out: Tensor | None = None) -> Tensor:
         """Gradient [c, P] of each client's mean loss over its batch."""
-        masks = self.oracle.dropout.masks(batch.inputs, self._masks, self.task.dtype) if self.oracle.dropout else {}
         point = theta if self.draw is None else self.draw(theta)
-        grad, loss = self.oracle(point, *batch, out=out, masks=masks, buffers=self._rows(len(theta)))
+        grad, loss = self.oracle(point, *batch, out=out, masks=self._dropped(batch), buffers=self._rows(len(theta)))
         self.counted.note(loss)
         return grad if self.turn is None else self.turn(theta, grad, batch)
+
+    def _dropped(self, batch: Batch) -> Mapping[str, Tensor]:
+        """The masks of dropout for the next gradient."""
+        oracle = self.oracle
+        return oracle.dropout.masks(batch.inputs, self._masks, self.task.dtype) if oracle.dropout else NO_MASKS
 
     def _rows(self, count: int) -> Tensor | None:
         """The buffers of the first clients."""
@@ -184,12 +188,9 @@ class Cohort:
 
         False, and nothing done, where they cannot, or where somebody wants to see the gradient.
         """
-        if self.turn is not None or self.draw is not None:
+        if self.turn is not None or self.draw is not None or not self.oracle.lowers(batch.inputs):
             return False
-        loss = self.oracle.lower(theta, *batch, lr)
-        if loss is None:
-            return False
-        self.counted.note(loss)
+        self.counted.note(self.oracle.lower(theta, *batch, lr, self._dropped(batch)))
         return True
 
     def loss(self, theta: Tensor, batch: Batch) -> Tensor:

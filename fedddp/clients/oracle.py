@@ -1,6 +1,6 @@
 """Gradients for several clients, a row each; by hand, by vmap or by a loop: callers cannot tell.
 
-By hand go dense chains of any number of clients, and stacks of convolutions one client at a time.
+By hand go dense chains, and stacks of convolutions, whose layers are one of all clients' in groups.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,9 +56,8 @@ class Oracle:
         if self.chain is not None and self.chain.takes(inputs):
             with torch.enable_grad():
                 return grad, self.chain(theta, inputs, targets, weights, grad)
-        if self.stack is not None and len(theta) == 1:
-            batch = _one(theta, inputs, targets, weights, counts)
-            return grad, self.stack.grad(*batch, grad[0]).unsqueeze(0)
+        if self.stack is not None:
+            return grad, self.stack(theta, *_unpadded(inputs, targets, weights, counts, masks), grad)
         self.dropout.probe(inputs)
         self._train(learn and (bool(masks) or not self.dropout))
         state = {} if buffers is None else self.layout.of_buffers(buffers)
@@ -99,6 +98,10 @@ class Oracle:
 
         return vmap(grad_and_value(one), in_dims=(None, 0, 0))
 
+    def lowers(self, inputs: Tensor) -> bool:
+        """Whether `lower` takes such a batch."""
+        return self.stack is not None or (self.chain is not None and self.chain.takes(inputs))
+
     def lower(
         self,
         theta: Tensor,
@@ -107,17 +110,17 @@ class Oracle:
         weights: Tensor | None,
         counts: Sequence[int] | None,
         lr: float,
-    ) -> Tensor | None:
+        masks: Mapping[str, Tensor] = NO_MASKS,
+    ) -> Tensor:
         """The loss [c] at theta [c, P], which goes down by lr times its gradient, in place, without one being written.
 
-        None, and nothing done, for a model that cannot do that.
+        Of a model and a batch that allow it (`lowers`).
         """
-        if self.chain is not None and self.chain.takes(inputs):
-            with torch.enable_grad():
-                return self.chain.lower(theta, inputs, targets, weights, lr)
-        if self.stack is not None and len(theta) == 1:
-            return self.stack.lower(*_one(theta, inputs, targets, weights, counts), lr).unsqueeze(0)
-        return None
+        if self.stack is not None:
+            return self.stack.lower(theta, *_unpadded(inputs, targets, weights, counts, masks), lr)
+        assert self.chain is not None
+        with torch.enable_grad():
+            return self.chain.lower(theta, inputs, targets, weights, lr)
 
     def _by_vmap(
         self,
@@ -206,14 +209,14 @@ class Oracle:
         return losses.mean() if weights is None else (losses * weights).sum() / weights.sum()
 
 
-def _one(
-    theta: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor | None, counts: Sequence[int] | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """The only client's parameters and batch: on a CPU without the padding of a short one, see `_by_loop`."""
-    if weights is None or not theta.is_cpu:
-        return theta[0], inputs[0], targets[0], None if weights is None else weights[0]
+def _unpadded(
+    inputs: Tensor, targets: Tensor, weights: Tensor | None, counts: Sequence[int] | None, masks: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor, Tensor | None, Mapping[str, Tensor]]:
+    """A batch [c, B, ...] and its masks: a single client's on a CPU without the padding of a short one."""
+    if weights is None or not inputs.is_cpu or len(inputs) > 1:
+        return inputs, targets, weights, masks
     used = counts[0] if counts is not None else int((weights > 0).sum())
-    return theta[0], inputs[0, :used], targets[0, :used], None
+    return inputs[:, :used], targets[:, :used], None, {name: mask[:, :used] for name, mask in masks.items()}
 
 
 class PixelsLast:

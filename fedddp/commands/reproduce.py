@@ -19,7 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-parallel", type=int, metavar="N", help="most runs at the same time")
     parser.add_argument("--collect", action="store_true", help="start nothing: take the numbers of what is done")
     parser.add_argument("--results", type=Path, metavar="FILE", help="of all numbers (default: the project's own)")
-    parser.add_argument("--docs", type=Path, metavar="FILE", help="write the tables of this Markdown file anew")
+    parser.add_argument("--docs", type=Path, nargs="+", metavar="FILE", help="write these pages' tables anew")
 
 
 def call(arguments: argparse.Namespace) -> int:
@@ -33,9 +33,9 @@ def call(arguments: argparse.Namespace) -> int:
     elif not arguments.docs:
         for name in protocol.names():
             print(_line(protocol.read(name), found))
-    if arguments.docs:
-        docs.rewrite(arguments.docs, found)
-        print(arguments.docs)
+    for page in arguments.docs or ():
+        docs.rewrite(page, found)
+        print(page)
     return code
 
 

@@ -103,8 +103,9 @@ class Within(Oracle):
         shared = grad[:, self.division.shared]
         return (shared if out is None else out.copy_(shared)), loss
 
-    def lower(self, *_: object) -> None:
+    def lowers(self, inputs: Tensor) -> bool:
         """Never: the own layers move with every gradient."""
+        return False
 
     def at(self, theta: Tensor) -> Tensor:
         return self.division.join(theta, self.own[: len(theta)])

@@ -21,9 +21,10 @@ from fedddp.rounds.cost import Cost, Work
 def default_width(params: int, convolutional: bool, clients: int, device: str = "cpu") -> int:
     """A fixed rule of the kind of device and model: it never differs between the ranks of a run, and nothing is timed.
 
-    On a CPU dense models are fastest when a few clients' parameters and gradients share the cache, and convolutions
-    gain nothing from batching over clients. Any other device wants work for thousands of cores, so a cohort is as wide
-    as a few hundred million numbers allow. At least four blocks leave something to balance.
+    On a CPU dense models are fastest when a few clients' parameters and gradients share the cache; so are narrow
+    convolutions, and others (`convolutional`) gain nothing from batching over clients. Any other device wants work for
+    thousands of cores, so a cohort is as wide as a few hundred million numbers allow. At least four blocks leave
+    something to balance.
     """
     if device == "cpu" and convolutional:
         return 1

@@ -14,6 +14,7 @@ from fedddp.clients.autocast import Autocast
 from fedddp.clients.graphs import Graphs, cuda_recorder
 from fedddp.clients.oracle import Oracle
 from fedddp.clients.private import guarded
+from fedddp.clients.stack import Stack
 from fedddp.core.adapters import merges
 from fedddp.core.check import first_line
 from fedddp.core.data import Dataset
@@ -217,9 +218,8 @@ def make_local(config: Config) -> Solver:
 
 def make_oracle(config: Config, task: Task) -> Oracle:
     """How gradients are made: in bfloat16 if asked to."""
-    settings = config.federation
+    settings, micro = config.federation, _micro(config)
     kind = Autocast if settings.autocast == "bf16" else Oracle
-    micro = config.local.micro_batch if isinstance(config.local, Iterative) else 0
     if micro and task.state is not None and not merges(task.module):
         raise ValueError(
             f"local.micro_batch={micro}: parts of a batch have other running statistics than the whole; "
@@ -228,13 +228,22 @@ def make_oracle(config: Config, task: Task) -> Oracle:
     return kind(task.module, task.layout, config.method.objective(task.objective), settings.vectorise, micro)
 
 
+def _micro(config: Config) -> int:
+    return config.local.micro_batch if isinstance(config.local, Iterative) else 0
+
+
+def _by_hand(config: Config) -> bool:
+    """Whether gradients may be made by hand, of models for which that is written."""
+    return config.federation.vectorise and config.federation.autocast != "bf16" and not _micro(config)
+
+
 def make_graphs(config: Config, task: Task) -> Graphs | None:
     """How local steps are recorded, if they are asked to be."""
     if not config.federation.graphs:
         return None
     if task.device.type != "cuda":
         raise ValueError("federation.graphs=true: needs a GPU; leave it false here")
-    if isinstance(config.local, Iterative) and config.local.micro_batch:
+    if _micro(config):
         raise ValueError("federation.graphs=true: not with local.micro_batch")
     if task.state is not None:
         raise ValueError("federation.graphs=true: not with model.buffers=average or local; use freeze")
@@ -258,10 +267,17 @@ def cohort_width(config: Config, task: Task) -> int:
     if isinstance(width, int) and width > 0:
         return width
     assert width != "auto", "a run measures before it plans"
-    convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in task.module.modules())
     if any(not own.requires_grad for own in task.module.parameters()):
         return 1  # a frozen body is large, has no room for several clients' activations, and may not know vmap
-    return default_width(task.layout.numel, convolutional, _active(config, task), task.device.type)
+    return default_width(task.layout.numel, _convolutional(config, task), _active(config, task), task.device.type)
+
+
+def _convolutional(config: Config, task: Task) -> bool:
+    """Whether the model has convolutions other than narrow ones, which go by hand as one of all clients in groups."""
+    if not any(isinstance(module, nn.modules.conv._ConvNd) for module in task.module.modules()):
+        return False
+    stack = Stack.of(task.module, task.layout, task.objective) if _by_hand(config) else None
+    return stack is None or not stack.narrow
 
 
 def measure_width(config: Config, task: Task) -> int:

@@ -33,6 +33,7 @@ CASES: dict[str, list[str]] = {
     "turned gradients": ["method=mime", *MLP],
     "sgd, convolutions": ["method=fedavg", *CONV],
     "ivon, convolutions": ["method=bayes_admm", *CONV],
+    "convolutions by hand, with dropout": ["method=fedavg", "model.name=emnist_cnn"],
     "convolutions one by one": ["method=fedavg", "federation.vectorise=false", *CONV],
 }
 

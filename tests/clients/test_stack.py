@@ -1,9 +1,13 @@
 """Convolutions by hand give what autograd gives, and only what is such a stack is taken for one."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
+from fedddp.clients.dropout import Masked, Masks
 from fedddp.clients.oracle import Oracle
 from fedddp.clients.stack import Stack
 from fedddp.core.objective import CrossEntropy, SquaredError
@@ -24,7 +28,7 @@ STACKS = {
 }
 OTHERS = {
     "normed": (nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), *dense(144)),
-    "dropped": (nn.Conv2d(2, 4, 3), nn.Dropout(), *dense(144)),
+    "inputs dropped": (Masked(0.5, 0), nn.Conv2d(2, 4, 3), *dense(144)),
     "not flat": (nn.Conv2d(2, 4, 3), nn.Linear(6, 3)),
     "a ReLU on the inputs": (nn.ReLU(), nn.Conv2d(2, 4, 3), *dense(144)),
     "reflected": (nn.Conv2d(2, 4, 3, padding=1, padding_mode="reflect"), *dense(256)),
@@ -32,45 +36,69 @@ OTHERS = {
 }
 
 
-def problem(layers, dtype=torch.float64, size=8):
-    module = nn.Sequential(*layers).to(dtype)
+DROPPED = {
+    "dropped": (nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Dropout2d(0.3), nn.MaxPool2d(2), *dense(36)),
+    "dropped, then cut": (nn.Conv2d(2, 4, 3), nn.Dropout(0.4), nn.ReLU(), nn.Flatten(), nn.Dropout(), *dense(144)[1:]),
+    "hidden dropped": (nn.Conv2d(2, 4, 3), *dense(144)[:-1], nn.Dropout(), nn.Linear(5, 3)),
+}
+
+
+def problem(layers, dtype=torch.float64, size=8, rows=1):
+    module = nn.Sequential(*deepcopy(layers)).to(dtype)
     layout, generator = Layout.of(module), torch.Generator().manual_seed(0)
-    theta = 0.3 * torch.randn(1, layout.numel, dtype=dtype, generator=generator)
-    inputs = torch.randn(1, 6, 2, size, size, dtype=dtype, generator=generator)
-    return module, layout, theta, inputs, torch.randint(3, (1, 6), generator=generator)
+    theta = 0.3 * torch.randn(rows, layout.numel, dtype=dtype, generator=generator)
+    inputs = torch.randn(rows, 6, 2, size, size, dtype=dtype, generator=generator)
+    return module, layout, theta, inputs, torch.randint(3, (rows, 6), generator=generator)
 
 
-@pytest.mark.parametrize("name", [name for name in STACKS if name != "an axis added"])
+@pytest.mark.parametrize("name", [name for name in STACKS if name != "an axis added"] + list(DROPPED))
+@pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("short", [False, True])
 @pytest.mark.parametrize("objective", [CrossEntropy(), SquaredError()])
-def test_by_hand_equals_autograd(name, short, objective):
-    module, layout, theta, inputs, targets = problem(STACKS[name])
+def test_by_hand_equals_autograd(name, rows, short, objective):
+    """Of one client, and of several as convolutions in groups; both are held to autograd, one client at a time."""
+    module, layout, theta, inputs, targets = problem((STACKS | DROPPED)[name], rows=rows)
     if isinstance(objective, SquaredError):
         module[-1] = nn.Linear(5, 1, dtype=torch.float64)
         layout, targets = Layout.of(module), targets.double()
-        theta = theta[:, : layout.numel]
-    weights = (torch.arange(6) < 4).double().unsqueeze(0) if short else None
+        theta = theta[:, : layout.numel].clone()
+    weights = (torch.arange(6) < torch.tensor([[4], [6], [1]][:rows])).double() if short else None
     by_hand, by_loop = Oracle(module, layout, objective), Oracle(module, layout, objective, vectorise=False)
     assert by_hand.stack is not None
     assert by_loop.stack is None
+    keys = {layer: torch.arange(rows) + number for number, layer in enumerate(by_hand.dropout.layers)}
+    masks = by_hand.dropout.masks(inputs, Masks(keys), torch.float64)
+    assert bool(masks) == (name in DROPPED)
     start, given = theta.clone(), inputs.clone()
-    grad, loss = by_hand(theta, inputs, targets, weights)
-    wanted, truth = by_loop(theta, inputs, targets, weights)
+    grad, loss = by_hand(theta, inputs, targets, weights, masks=masks)
+    wanted, truth = by_loop(theta, inputs, targets, weights, masks=masks)
     torch.testing.assert_close(grad, wanted, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(loss, truth, rtol=1e-12, atol=1e-12)
     assert torch.equal(theta, start)
-    assert torch.equal(by_hand.lower(theta, inputs, targets, weights, None, 0.3), loss)
+    assert torch.equal(by_hand.lower(theta, inputs, targets, weights, None, 0.3, masks), loss)
     torch.testing.assert_close(theta, start - 0.3 * wanted, rtol=1e-12, atol=1e-12)
     assert torch.equal(inputs, given)
+
+
+def test_a_pull_is_the_gradient_of_what_has_that_slope():
+    module, layout, theta, inputs, _ = problem(STACKS["two, with biases"], rows=2)
+    stack, slope = Stack.of(module, layout, CrossEntropy()), torch.randn(2, 6, 3, dtype=torch.float64)
+    pulled = stack.pull(theta, inputs, lambda outputs: slope)
+    for row in range(2):
+        params = {name: view.requires_grad_() for name, view in layout.views(theta[row].clone()).items()}
+        pieces = torch.autograd.grad((functional_call(module, params, inputs[row]) * slope[row]).sum(), params.values())
+        torch.testing.assert_close(
+            pulled[row], torch.cat([piece.flatten() for piece in pieces]), rtol=1e-12, atol=1e-12
+        )
 
 
 def test_padding_that_a_device_keeps_has_no_weight():
     """On a CPU a short batch is computed without its padding; elsewhere with it."""
     module, layout, theta, inputs, targets = problem(STACKS["two, with biases"])
-    stack, weights = Stack.of(module, layout, CrossEntropy()), (torch.arange(6) < 4).double()
-    whole, part = torch.empty_like(theta[0]), torch.empty_like(theta[0])
-    stack.grad(theta[0], inputs[0], targets[0], weights, whole)
-    stack.grad(theta[0], inputs[0, :4], targets[0, :4], None, part)
+    stack, weights = Stack.of(module, layout, CrossEntropy()), (torch.arange(6) < 4).double().unsqueeze(0)
+    whole, part = torch.empty_like(theta), torch.empty_like(theta)
+    stack(theta, inputs, targets, weights, {}, whole)
+    stack(theta, inputs[:, :4], targets[:, :4], None, {}, part)
     torch.testing.assert_close(whole, part, rtol=1e-12, atol=1e-12)
 
 

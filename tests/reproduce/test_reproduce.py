@@ -63,10 +63,14 @@ def test_every_number_has_its_command_seeds_and_date():
 
 
 def test_the_docs_tables_are_those_of_the_results():
-    """fedddp reproduce --docs docs/results.md"""
-    text = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
-    assert "<!-- reproduce: list -->" in text
-    assert docs.filled(text, results.read()) == text
+    """fedddp reproduce --docs docs/results.md docs/results/*.md"""
+    folder = Path(__file__).parents[2] / "docs"
+    pages = {path: path.read_text() for path in (folder / "results.md", *(folder / "results").glob("*.md"))}
+    for text in pages.values():
+        assert docs.filled(text, results.read()) == text
+    named = [name for text in pages.values() for _, name, _ in docs.REGION.findall(text)]
+    assert len(named) == len(set(named)), "each table stands on one page"
+    assert {"list", *(name for name in results.read() if protocol.read(name).columns)} <= set(named)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,11 @@ METHODS = ["scaffold", "fedcurv", "fednl", "fedfisher", "fedbens", "local", "fed
 METHODS += ["federated_admm", "fedadmm", "feddyn", "fedlap", "fedlap_cov", "fedlap_func"]
 METHODS += ["pvi", "bayes_admm", "bregman_admm", "fedep", "fedgvi", "pfedbayes", "ditto"]
 METHODS += ["preconditioned_admm", "fedlap_func_cov", "ba_bfl", "fedivon"]
+METHODS += ["fald", "vr_fald"]  # whose server keeps chains
+METHODS += [
+    "fedavg method.personal=[body.3]",
+    "fedprox evaluation.clients=server evaluation.personal=1",
+]  # further settings may follow a method
 TIMEOUT = 20  # federation.timeout
 SLACK = 40.0  # torchrun gives a stopped rank 30 s of its own; and the machine is busy
 START = 180.0  # seconds until the first round of an attempt
@@ -60,7 +65,8 @@ fedddp.run(settings={key: yaml.safe_load(value) for key, value in pairs}, folder
 
 
 def settings(method: str) -> list[str]:
-    words = [f"method={method}", *SETTINGS.get(method, []), *STABLE.get(method, []), *WORDS]
+    name, *more = method.split()
+    words = [f"method={name}", *SETTINGS.get(name, []), *STABLE.get(name, []), *WORDS, *more]
     try:
         configuration.load(None, words)
     except ValueError:  # a solver without memory, or that does not know of epochs
