@@ -79,7 +79,8 @@ def draw(
     found = [trained(name, settings) for name in experiments]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10, 5.6), layout="constrained")
-        left, right = figure.subfigures(1, 2, width_ratios=(1.25, 1))
+        halves: Any = figure.subfigures(1, 2, width_ratios=(1.25, 1))
+        left, right = halves
         draw_weights(left, found, ("IID", "type II"))
         draw_curvature(right, curvature(*found[0]), classes(found[0][0].task, found[0][0].ids[-1]))
         figure.savefig(out, dpi=110)

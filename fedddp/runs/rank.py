@@ -28,7 +28,8 @@ def take_part(config: "Config", out: Path, resume: bool, quiet: bool = False) ->
 
     from fedddp.core.device import own_device
     from fedddp.exchange.group import Exchange
-    from fedddp.runs.job import Job, Stop
+    from fedddp.runs.job import Job
+    from fedddp.runs.stop import Stop
 
     end_with_parent()
     stop, threads = Stop(), torch.get_num_threads()
