@@ -109,8 +109,9 @@ def draw_ways(out: Path, found: dict[str, Way], decayed: float, plain: float) ->
             ylabel="training loss above its optimum's, relative",
         )
         left.legend(fontsize=6.5, title=f"within {CLOSE:.0%} after")
+        rounds = len(way.nll) - 1
         for value, name in ((decayed, "optimum, δ = 1"), (plain, "optimum, δ = 0")):
             right.axhline(value, color="#46505c", lw=0.8, ls=":")
-            right.annotate(name, (0, value), textcoords="offset points", xytext=(2, 2), fontsize=7)
+            right.annotate(name, (rounds, value), textcoords="offset points", xytext=(-4, 3), fontsize=7, ha="right")
         right.set(xscale="symlog", xlim=(0, None), xlabel="round", ylabel="test NLL", ylim=(0.3, 0.7))
         figure.savefig(out, dpi=150)

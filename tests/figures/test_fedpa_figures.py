@@ -4,6 +4,7 @@ import torch
 
 from fedddp.core.rng import stream
 from fedddp.figures import fedpa_bias_variance, fedpa_cost, fedpa_ess, fedpa_toy
+from fedddp.figures._least_squares import cohort
 
 
 def test_the_toy_is_drawn(exchange, tmp_path):
@@ -62,12 +63,22 @@ def test_longer_samples_are_worth_more(tmp_path, monkeypatch):
     for module in (fedpa_bias_variance, fedpa_ess):
         monkeypatch.setattr(module, "COPIES", 2)  # an epoch of 100 steps
     task = fedpa_bias_variance.problems(4, 3)
-    short, long = (fedpa_ess.share(task, fedpa_ess.solver_of(0.1, 100, length, 10)) for length in (1, 50))
+    short, long = (fedpa_ess.share(task, fedpa_ess.solver_of(0.1, 100, length, 10), 10) for length in (1, 50))
     assert float(long.mean()) > float(short.mean())
     assert bool(((short >= 0.1) & (long <= 1)).all())  # one of ten is the least
     path = tmp_path / "ess.png"
     fedpa_ess.draw(path, dims=(4,), count=2, samples=3)
     assert path.stat().st_size > 5000
+
+
+def test_samples_begin_right_after_the_burn_in():
+    clients = cohort(fedpa_bias_variance.problems(4, 2), 0)
+    grid = [(burn_in, 50) for burn_in in fedpa_ess.BURN_INS] + [(100, length) for length in fedpa_ess.LENGTHS]
+    for burn_in, length in grid:
+        first, taken, count = fedpa_ess.solver_of(0.1, burn_in, length, 20)._slots(clients)
+        assert first.unique().tolist() == [burn_in]
+        assert taken.unique().tolist() == [length]
+        assert int(count.min()) >= 20
 
 
 def test_the_energy_is_least_at_the_least_squares():

@@ -25,6 +25,7 @@ PRETRAINED = {"speeches"}  # their model's folder is no data file; docs/text.md 
 METHODS = registry.names("method")
 SECTIONS = {"data", "split", "model", "method", "local", "federation", "evaluation"}
 METRICS = {"accuracy", "nll", "averaged_accuracy", "averaged_nll", "precision", "recall_at_5", "macro_f1", "micro_f1"}
+METRICS |= {"clients_accuracy_mean", "clients_server_accuracy_mean"}
 
 
 def read(name: str) -> dict:
