@@ -81,5 +81,6 @@ def draw(out: Path, dims: tuple[int, ...] = (10, 100, 1000), count: int = 10, sa
                 axes.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
                 axes.set(xlabel=name, xscale="log" if x[0] else "linear", ylim=(0, 1.05))
         panels[0].set_ylabel("effective samples, as a share")
-        panels[0].legend(loc="upper left", ncols=3, fontsize=7, columnspacing=1)
+        handles, names = panels[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside upper center", ncols=len(names))
         figure.savefig(out, dpi=150)
