@@ -85,6 +85,14 @@ class Cohort:
         """
         return replace(self, draw=draw, tally=self.counted, graphs=None)
 
+    def whole(self, theta: Tensor) -> tuple["Cohort", Tensor]:
+        """Who sees all of the model, and its parameters there: more than theta where layers are clients' own."""
+        return self, theta
+
+    def shared(self, found: Tensor, axes: int = 1) -> Tensor:
+        """Of numbers for each of the whole model's parameters, along the last `axes`, those for theta's."""
+        return found
+
     def part(self, rows: Tensor, member: int = 0) -> "Cohort":
         """Some of the rows as a cohort of its own, whose losses count here.
 

@@ -56,7 +56,7 @@ def ggn_diag(cohort: Cohort, theta: Tensor, samples: int = 0) -> Tensor:
             return partial(_signed, objective, samples=samples, generator=signs[row])
         return partial(roots, objective)
 
-    return _sum_of_squares(cohort, theta, columns)
+    return cohort.shared(_sum_of_squares(*cohort.whole(theta), columns))
 
 
 def squared_grads(cohort: Cohort, theta: Tensor, chosen: Tensor | None = None) -> Tensor:
@@ -64,20 +64,23 @@ def squared_grads(cohort: Cohort, theta: Tensor, chosen: Tensor | None = None) -
 
     With coordinates `chosen` [Q] those alone, [C, Q]; layers that have none of them cost nothing.
     """
-    found = _sum_of_squares(cohort, theta, lambda _: partial(_slope, cohort.task.objective), chosen)
-    return found if chosen is None else found[:, chosen]
+    whole, point = cohort.whole(theta)
+    place = None if chosen is None else cohort.shared(torch.arange(point.shape[1], device=point.device))[chosen]
+    found = _sum_of_squares(whole, point, lambda _: partial(_slope, cohort.task.objective), place)
+    return cohort.shared(found) if place is None else found[:, place]
 
 
 def ggn_full(cohort: Cohort, theta: Tensor) -> Tensor:
     """The whole GGN of f_k at theta [C, P], for small models; [C, P, P]."""
-    task, size = cohort.task, theta.shape[-1]
+    whole, theta = cohort.whole(theta)
+    task, size = whole.task, theta.shape[-1]
     total = theta.new_zeros(len(cohort), size, size)
-    linear = _is_linear(task, theta[0], next(examples(cohort, 1))[1])
+    linear = _is_linear(task, theta[0], next(examples(whole, 1))[1])
     at_a_time = CHUNK if linear else max(1, ROOM // (size * max(task.data.classes, 1)))
-    for row, inputs, targets in examples(cohort, at_a_time):
+    for row, inputs, targets in examples(whole, at_a_time):
         part = _by_linear if linear else _by_jacobian
         total[row] += part(task, theta[row], inputs, targets)
-    return total
+    return cohort.shared(total, 2)
 
 
 def ggn_of_points(task: Task, theta: Tensor, inputs: Tensor, labels: Tensor, weight: Tensor, family: Family) -> Tensor:
@@ -106,15 +109,16 @@ def linear_ggn(x: Tensor, hessian: Tensor, bias: bool) -> Tensor:
 
 def exact_hessian(cohort: Cohort, theta: Tensor) -> Tensor:
     """The Hessian of f_k at theta [C, P], for small models; it may be indefinite; [C, P, P]."""
-    task, size = cohort.task, theta.shape[-1]
+    whole, theta = cohort.whole(theta)
+    task, size = whole.task, theta.shape[-1]
     total = theta.new_zeros(len(cohort), size, size)
 
     def loss(point: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         return task.objective.loss(_outputs(task, point, inputs), targets).sum()
 
-    for row, inputs, targets in examples(cohort, CHUNK):
+    for row, inputs, targets in examples(whole, CHUNK):
         total[row] += jacrev(grad(loss), chunk_size=64)(theta[row], inputs, targets)
-    return total
+    return cohort.shared(total, 2)
 
 
 def output_hessian(objective: Objective, outputs: Tensor, targets: Tensor) -> Tensor:

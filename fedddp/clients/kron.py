@@ -160,9 +160,11 @@ def _joined(parts: list[Tensor]) -> Tensor:
 def kron(cohort: Cohort, theta: Tensor) -> Kron:
     """K-FAC of f_k at theta [C, P]."""
     refuse_other_layers(cohort.task)
+    whole, theta = cohort.whole(theta)
+    wanted = {_prefix(name) for name in cohort.task.layout.names}
     found: list[dict[str, Block]] = [{} for _ in cohort.ids]
-    for row, inputs, targets in examples(cohort, CHUNK):
-        for prefix, more in _factors(cohort.task, theta[row], inputs, targets).items():
+    for row, inputs, targets in examples(whole, CHUNK):
+        for prefix, more in _factors(whole.task, theta[row], inputs, targets, wanted).items():
             sofar = found[row].get(prefix)
             found[row][prefix] = more if sofar is None else Block(sofar.outer + more.outer, sofar.inner + more.inner)
     return Kron(tuple(_block(name, found, cohort.num_examples) for name in cohort.task.layout.names))
@@ -184,9 +186,10 @@ def _has_factors(layer: nn.Module) -> bool:
     return isinstance(layer, nn.Linear)
 
 
-def _factors(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor) -> dict[str, Block]:
-    """Σ_i Σ_c g gᵀ and the mean over positions of Σ_i x xᵀ of each layer, by the prefix of its parameters' names."""
+def _factors(task: Task, theta: Tensor, inputs: Tensor, targets: Tensor, wanted: set[str]) -> dict[str, Block]:
+    """Σ_i Σ_c g gᵀ and the mean over positions of Σ_i x xᵀ of each layer `wanted`, by its parameters' names' prefix."""
     taps, outputs = tapped(task, theta, inputs)
+    taps = [tap for tap in taps if tap[0] in wanted]
     prefixes = [tap[0] for tap in taps]
     if len(set(prefixes)) < len(prefixes):
         raise ValueError("kron curvature: a layer is called more than once in the model; use the diagonal")
@@ -215,12 +218,16 @@ def _inner(layer: nn.Module, x: Tensor) -> Tensor:
 
 def _block(name: str, found: list[dict[str, Block]], num_examples: Tensor) -> Block:
     """Of one parameter, a row for each client: a weight's inputs are averaged over examples, a bias's are 1."""
-    prefix, _, kind = name.rpartition(".")
-    layers = [own[f"{prefix}." if prefix else ""] for own in found]
+    layers = [own[_prefix(name)] for own in found]
     outer = torch.cat([layer.outer for layer in layers])
-    if kind == "bias":
+    if name.rpartition(".")[2] == "bias":
         return Block(outer, outer.new_ones(len(layers), 1, 1))
     return Block(outer, torch.cat([layer.inner for layer in layers]) / num_examples.view(-1, 1, 1))
+
+
+def _prefix(name: str) -> str:
+    """Of a parameter's name, what its layer's others begin with too."""
+    return name[: name.rfind(".") + 1]
 
 
 @cache

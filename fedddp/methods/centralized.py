@@ -7,3 +7,4 @@ from fedddp.methods import fedavg
 
 class Method(fedavg.Method):
     pools: ClassVar[bool] = True
+    undivided: ClassVar[str] = "whose one client has all of the data, and nobody to share with"

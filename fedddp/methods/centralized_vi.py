@@ -15,6 +15,7 @@ from fedddp.rounds.solver import PosteriorSolver
 
 class Method(SiteMethod[Clients]):
     pools: ClassVar[bool] = True
+    undivided: ClassVar[str] = "whose one client has all of the data, and nobody to share with"
 
     def client_step(
         self, server: Server, clients: Clients, cohort: Cohort, local: PosteriorSolver

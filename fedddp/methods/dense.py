@@ -12,7 +12,7 @@ defaults suit small networks on a processor; the published generators are larger
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +42,7 @@ class Server(NamedTuple):
 
 
 class Method(method.Method[Server, Clients]):
+    undivided: ClassVar[str] = "whose server learns from what the clients' whole models answer"
     epochs: int = 40  # batches to make, from 1, each by a generator of its own: many small ones teach more
     passes: int = 10  # passes over all batches made so far, after each new one, at least 1: cheap beside making one
     generator_steps: int = 30  # steps of the generator for each batch, at least 1

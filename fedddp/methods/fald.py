@@ -42,6 +42,7 @@ class Server(NamedTuple):
 
 class Method(method.Method[Server, Clients, SamplingSolver]):
     needs: ClassVar[type[Solver]] = SamplingSolver
+    undivided: ClassVar[str] = "whose chains are several models, and own layers would belong to none of them"
     delta: float = 1.0  # the prior's precision, at least 0; its mean is 0
     temperature: float = 1.0  # τ: the likelihood is raised to 1/τ, above 0; below 1 the data count more
     chains: int = 2  # Markov chains, each from an initialisation of its own, from 1 to 1,000

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from functools import partial
 from math import log
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,6 +52,7 @@ class Server(NamedTuple):
 
 
 class Method(method.Method[Server, Mixture]):
+    undivided: ClassVar[str] = "whose clients train several models, and own layers would belong to none of them"
     members: int = 5  # models in the ensemble, and components of each client's mixture, from 1 to 10,000
     mixtures: list[int] = field(default_factory=list)  # components of each client, from 1 to 10,000; empty: members
     structure: str = "kron"  # of the curvature: kron, last (diagonal, and the last layer in full) or diag

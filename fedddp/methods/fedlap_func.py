@@ -10,7 +10,7 @@ for its class. With memory=validation all clients share the inputs held out at t
 their labels. The first round has no function terms. Nothing in the memory: fedlap, iterate by iterate.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ class Server(NamedTuple):
 
 
 class Method(Anchored[Server]):
+    undivided: ClassVar[str] = "whose server asks the whole model what it says of the memory's inputs"
     memory: str = "own"  # own: a client's own inputs; or validation: inputs held out at the server, shared by all
     points: int = 1  # inputs of each class in a client's own memory, from 0 to 100,000
     tau: float = 1.0  # weight of a point of memory, per example that it speaks for; at least 0

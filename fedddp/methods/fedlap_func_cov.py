@@ -16,7 +16,7 @@ this is fedlap_cov, iterate by iterate. correction=false leaves the H terms out 
 they are, as fedlap_func does. The first round has no function terms.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,6 +57,7 @@ class Clients(NamedTuple):
 
 
 class Method(SiteMethod[Clients]):
+    undivided: ClassVar[str] = "whose server asks the whole model what it says of the memory's inputs"
     damping: float | str = "1/K"  # the site's step: a number in (0, 1], 1/K or N_k/N
     warmup: int = 0  # first rounds in which the damping is N_k/N, whatever it says; at least 0
     correction: bool = True  # whether what functions say in weight space is taken out again (Eq. 16)

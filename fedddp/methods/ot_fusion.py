@@ -9,6 +9,8 @@ With as many neurons on both sides and equal masses an optimal transport plan is
 an assignment. Outputs keep their places: classes have names.
 """
 
+from typing import ClassVar
+
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
@@ -23,6 +25,8 @@ from fedddp.rounds.solver import PointSolver
 
 
 class Method(method.Method[Server, Clients]):
+    undivided: ClassVar[str] = "whose server moves neurons to where clients' own layers would not find them"
+
     def init_server(self, task: Task) -> Server:
         chain(task)  # a network that cannot be aligned is refused before anybody trains
         return Server(task.initial)

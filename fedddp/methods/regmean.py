@@ -83,8 +83,11 @@ class Method(method.Method[Server, Clients]):
 def grams(cohort: Cohort, theta: Tensor) -> dict[str, Tensor]:
     """Σ_i x_i x_iᵀ over what each client's linear layers are fed at theta [C, P]; {prefix: [C, d, d]}."""
     total: dict[str, Tensor] = {}
-    for row, inputs, _ in examples(cohort, CHUNK):
-        for prefix, x in layer_inputs(cohort.task, theta[row], inputs).items():
+    (whole, theta), merged = cohort.whole(theta), linear_layers(cohort.task)
+    for row, inputs, _ in examples(whole, CHUNK):
+        fed = layer_inputs(whole.task, theta[row], inputs)
+        for prefix in merged:
+            x = fed[prefix]
             x = _with_constant(x.double(), f"{prefix}bias" in cohort.task.layout.names)
             if prefix not in total:
                 total[prefix] = x.new_zeros(len(cohort), x.shape[1], x.shape[1])

@@ -67,6 +67,7 @@ class Method(Contract, Generic[S, C, L], extends=True):
     )
     pools: ClassVar[bool] = False  # True: the split is undone and one client has all data
     by_solver: ClassVar[bool] = False  # True: its clients look at examples through their solver alone
+    undivided: ClassVar[str] = ""  # why clients cannot keep layers of the model for themselves, where they cannot
     compresses: ClassVar[str] = ""  # the message's field that may be sent compressed; none where it would be damaged
     clips: ClassVar[str] = ""  # the field that may be clipped and made noisy, if that is another one
 

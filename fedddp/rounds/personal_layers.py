@@ -4,12 +4,12 @@
     FedRep (Collins et al. 2021)       own_k <- personal_epochs of such steps alone, then the rest with own_k fixed
 
 The method and the solver see a model that has the shared parameters only, so what they send, add up and remember has no
-others: own_k [Q] is client memory, kept, resumed and resharded like all of it, and never sent. Gradients and losses are
-those of the whole model, with each client's own layers put in. A method that looks into the model itself cannot have
-them and says so. Reconstructed from the definitions.
+others: own_k [Q] is client memory, kept, resumed and resharded like all of it, and never sent. Gradients, losses and
+curvature are those of the whole model, with each client's own layers put in. A server has no whole model to look at: a
+method that would need one says why it cannot have them (Method.undivided). Reconstructed from the definitions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from fedddp.clients.cohort import Batch, Cohort
 from fedddp.clients.oracle import NO_MASKS, Oracle
 from fedddp.core.check import check, check_count, hint, shown
-from fedddp.core.params import Layout
+from fedddp.core.params import Layout, trained
 from fedddp.core.rng import key
 from fedddp.core.task import Task
 from fedddp.exchange.messages import Message, Totals
 from fedddp.rounds.iterative import Iterative
 from fedddp.rounds.method import Method, Phase
+from fedddp.rounds.solver import Solver
 
 
 @dataclass
@@ -83,6 +84,7 @@ class Within(Oracle):
     def __init__(self, whole: Oracle, division: Division, own: Tensor) -> None:
         self.whole, self.division, self.own = whole, division, own
         self.dropout, self.slope = whole.dropout, torch.zeros_like(own)
+        self.moves = 0  # of the own layers
 
     def __call__(
         self,
@@ -107,6 +109,11 @@ class Within(Oracle):
         """Never: the own layers move with every gradient."""
         return False
 
+    def move(self, rows: int, lr: float) -> None:
+        """A plain step on the own layers of the first clients, by the last gradient."""
+        self.own[:rows].sub_(self.slope[:rows], alpha=lr)
+        self.moves += 1
+
     def at(self, theta: Tensor) -> Tensor:
         return self.division.join(theta, self.own[: len(theta)])
 
@@ -115,36 +122,64 @@ class Within(Oracle):
 class Insider(Cohort):
     """A cohort whose own layers move with every gradient that a solver asks for; `lr` 0: they are fixed."""
 
-    whole: Cohort | None = None
+    outer: Cohort | None = None  # that of the whole model
     lr: float = 0.0
 
     def grad(self, theta: Tensor, batch: Batch, out: Tensor | None = None) -> Tensor:
         found = super().grad(theta, batch, out)
         assert isinstance(self.oracle, Within)
         if self.lr:
-            rows = len(theta)
-            self.oracle.own[:rows].sub_(self.oracle.slope[:rows], alpha=self.lr)
+            self.oracle.move(len(theta), self.lr)
+        return found
+
+    def whole(self, theta: Tensor) -> tuple[Cohort, Tensor]:
+        assert isinstance(self.oracle, Within)
+        assert self.outer is not None
+        return self.outer, self.oracle.at(theta)
+
+    def shared(self, found: Tensor, axes: int = 1) -> Tensor:
+        assert isinstance(self.oracle, Within)
+        for axis in range(-axes, 0):
+            found = found.index_select(axis, self.oracle.division.shared.to(found.device))
         return found
 
     def part(self, rows: Tensor, member: int = 0) -> Cohort:
-        raise ValueError("method.personal: not for a method that trains several models of a client, or cached fits")
+        raise ValueError(
+            "method.personal: not with local.name=ivon_opt, with federation.fits, or with a method of several models "
+            "for each client, of which nobody could say to which its own layers belong; choose another"
+        )
 
     def _sum_loss(self, theta: Tensor, batch: Batch) -> Tensor:
         assert isinstance(self.oracle, Within)
-        assert self.whole is not None
-        return self.whole._sum_loss(self.oracle.at(theta), batch)
+        assert self.outer is not None
+        return self.outer._sum_loss(self.oracle.at(theta), batch)
 
 
 class Closed(nn.Module):
-    """Stands for the model where only its shared part is known: whoever looks inside is told why that cannot be."""
+    """Stands for the model where only its shared part is known: it names shared layers, and nobody can call it."""
+
+    def __init__(self, module: nn.Module, layout: Layout) -> None:
+        super().__init__()
+        self.__dict__["shared"] = dict(_shared_layers(module, layout))  # no submodules: their other layers are private
+
+    def named_modules(self, *_: object, **__: object) -> Iterator[tuple[str, nn.Module]]:
+        yield from self.shared.items()
 
     def _refuse(self, *_: object, **__: object) -> Any:
         raise ValueError(
-            "method.personal: this method or solver looks into the model itself, whose personal layers it cannot have; "
-            "use one that asks for gradients and losses alone, such as fedavg, scaffold or bayes_admm with ivon"
+            "method.personal: this needs the whole model at the server, which knows its shared layers only; choose "
+            "settings without it, or a method that asks clients for gradients, losses and curvature alone"
         )
 
-    forward = modules = named_modules = parameters = named_parameters = __getattr__ = _refuse
+    forward = modules = parameters = named_parameters = _refuse
+
+
+def _shared_layers(module: nn.Module, layout: Layout) -> Iterator[tuple[str, nn.Module]]:
+    """Layers that have parameters, all of them shared."""
+    for name, layer in module.named_modules():
+        own = [f"{name}.{parameter}" if name else parameter for parameter in trained(layer)]
+        if own and all(parameter in layout.names for parameter in own):
+            yield name, layer
 
 
 class Personal(Method[Any, Clients, Any]):
@@ -152,7 +187,8 @@ class Personal(Method[Any, Clients, Any]):
 
     method: Method[Any, Any, Any]
     settings: PersonalSettings
-    layout: Layout  # of the whole model
+    module: nn.Module  # the whole model
+    layout: Layout  # its own
     initial: Tensor  # [P] its start
 
     @cached_property
@@ -161,7 +197,7 @@ class Personal(Method[Any, Clients, Any]):
 
     @cached_property
     def _closed(self) -> Closed:
-        return Closed()
+        return Closed(self.module, self._division.layout)
 
     def _within(self, task: Task) -> Task:
         """The same task with a model of the shared parameters."""
@@ -176,7 +212,7 @@ class Personal(Method[Any, Clients, Any]):
         return Clients(self.method.init_clients(count, self._within(task), local), own)
 
     def client_step(self, server: Any, clients: Clients, cohort: Cohort, local: Any) -> tuple[Clients, Message]:
-        return self._step(self.method.client_step, True, server, clients, cohort, local)
+        return self._step(self.method.client_step, True, True, server, clients, cohort, local)
 
     def server_step(self, server: Any, total: Totals, task: Task) -> Any:
         return self.method.server_step(server, total, self._within(task))
@@ -190,12 +226,15 @@ class Personal(Method[Any, Clients, Any]):
         def serve(server: Any, total: Totals, task: Task) -> Any:
             return given.server_step(server, total, self._within(task))
 
-        return Phase(partial(self._step, phase.client_step, index == 0), serve, phase.broadcast)
+        first = index == 0
+        only = first and self.method.phase(server, 1) is None
+        return Phase(partial(self._step, phase.client_step, first, only), serve, phase.broadcast)
 
     def _step(
         self,
         step: Callable[..., tuple[Any, Message]],
         first: bool,
+        only: bool,  # exchange of this round
         server: Any,
         clients: Clients,
         cohort: Cohort,
@@ -203,7 +242,6 @@ class Personal(Method[Any, Clients, Any]):
     ) -> tuple[Clients, Message]:
         together = not self.settings.personal_epochs
         lr = self.settings.personal_lr or (local.rate(cohort) if isinstance(local, Iterative) else 0.0)
-        check("method.personal_lr", self.settings.personal_lr, lr > 0, "above 0 for a solver without local.lr")
         oracle = Within(cohort.oracle, self._division, clients.own.clone())
         if first and not together:
             self._alone(server.theta, cohort, oracle, local, lr)
@@ -214,10 +252,15 @@ class Personal(Method[Any, Clients, Any]):
             oracle,
             tally=cohort.counted,
             ends=cohort.ends,
-            whole=cohort,
+            outer=cohort,
             lr=lr if together else 0.0,
         )
         memory, message = step(server, clients.method, inner, local)
+        if only and not oracle.moves:
+            raise ValueError(
+                "method.personal_epochs=0: must be at least 1 where method and solver make no steps on batches, beside "
+                "which the personal layers could move"
+            )
         return Clients(memory, oracle.own), message
 
     def _alone(self, theta: Tensor, cohort: Cohort, oracle: Within, local: Any, lr: float) -> None:
@@ -227,7 +270,7 @@ class Personal(Method[Any, Clients, Any]):
         for batch in apart.batches(self.settings.personal_epochs, local.passes()[1]):
             rows = len(batch.inputs)
             apart.grad(theta.expand(rows, -1), batch)
-            oracle.own[:rows].sub_(oracle.slope[:rows], alpha=lr)
+            oracle.move(rows, lr)
 
     def broadcast(self, server: Any) -> tuple[Any, ...]:
         return self.method.broadcast(server)
@@ -255,7 +298,20 @@ class Personal(Method[Any, Clients, Any]):
 
 def personalised(method: Method[Any, Any, Any], settings: PersonalSettings, task: Task) -> Method[Any, Any, Any]:
     """The method as it is, or with layers of each client's own."""
-    return Personal(method, settings, task.layout, task.initial) if settings.personal else method
+    if not settings.personal:
+        return method
+    return Personal(method, settings, task.module, task.layout, task.initial)
+
+
+def refuse(method: Method[Any, Any, Any], name: str, local: Solver, settings: PersonalSettings) -> None:
+    """An error where clients of the method `name` cannot have layers of their own."""
+    if not settings.personal:
+        return
+    models = "" if type(method).own_models is Method.own_models else "whose clients have models of their own"
+    if why := method.undivided or models:
+        raise ValueError(f"method.personal: not for method={name}, {why}; leave it out")
+    rate = settings.personal_lr > 0 or isinstance(local, Iterative)
+    check("method.personal_lr", settings.personal_lr, rate, "above 0 for a solver without local.lr")
 
 
 def _begins(parameter: str, name: str) -> bool:

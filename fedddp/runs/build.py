@@ -36,7 +36,7 @@ from fedddp.rounds.federate import Federation
 from fedddp.rounds.fit_cache import Cached
 from fedddp.rounds.iterative import Descent, Iterative
 from fedddp.rounds.method import Method
-from fedddp.rounds.personal_layers import PersonalSettings, personalised
+from fedddp.rounds.personal_layers import PersonalSettings, personalised, refuse
 from fedddp.rounds.plan import Plan, default_width
 from fedddp.rounds.private import ranges
 from fedddp.rounds.secrecy import Secrecy, public_ranges
@@ -172,10 +172,7 @@ def make_method(config: Config, task: Task) -> Method[Any, Any, Any]:
     """The method; with less to send, and with layers of each client's own, where that is wanted."""
     name = config.title("method")
     wanted = PersonalSettings(**{own.name: config[f"method.{own.name}"] for own in fields(PersonalSettings)})
-    if wanted.personal and type(config.method).own_models is not Method.own_models:
-        raise ValueError(
-            f"method.personal: not for method={name}, whose clients have models of their own; leave it out"
-        )
+    refuse(config.method, name, config.local, wanted)
     method = personalised(compressed(_averaged(config), config.exchange, name), wanted, task)
     if merges(task.module):
         return Stacked(method, task)

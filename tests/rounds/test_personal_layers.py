@@ -1,19 +1,27 @@
 """Layers of each client's own: never sent, kept by their client, and moved by the whole model's gradient."""
 
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from fedddp.core import tree
+from fedddp.clients.cohort import Cohort
+from fedddp.clients.curvature import exact_hessian, ggn_diag, ggn_full, squared_grads
+from fedddp.clients.kron import kron
+from fedddp.clients.oracle import Oracle
+from fedddp.core import registry, tree
 from fedddp.core.params import Layout
 from fedddp.core.shards import Shards
 from fedddp.local import sgd
 from fedddp.methods import fedavg, scaffold
-from fedddp.rounds.personal_layers import Division, Personal, PersonalSettings
+from fedddp.methods.regmean import grams
+from fedddp.rounds.method import Method
+from fedddp.rounds.personal_layers import Clients, Closed, Division, Personal, PersonalSettings, Within
 from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
+from fedddp.runs.records import read_metrics
 from fedddp.runs.table import FILE, read_tables
 from tests import toy
 from tests.small import MODELS, fresh, run, settings
@@ -31,7 +39,7 @@ def task(sizes=toy.SIZES):
 
 
 def wrapped(method, toy_task, **more):
-    return Personal(method, PersonalSettings(["2"], **more), toy_task.layout, toy_task.initial)
+    return Personal(method, PersonalSettings(["2"], **more), toy_task.module, toy_task.layout, toy_task.initial)
 
 
 def rounds(method, solver, toy_task, exchange, count=3, participation=1.0):
@@ -123,7 +131,7 @@ def test_names_are_layers():
         Division.of(layout, ["0", "2"])
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "mime", "bayes_admm"])
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "mime", "bayes_admm", "fedlap_cov", "regmean"])
 def test_the_same_bits_on_any_number_of_ranks_and_after_a_stop(worlds, tmp_path, method):
     more = ["method.personal=[3]", "checkpoint.every=1", "federation.participation=0.6", "evaluation.clients=server"]
     config = configuration.load(None, settings(method, *MODELS["mlp"], "federation.rounds=3", *more))
@@ -133,6 +141,64 @@ def test_the_same_bits_on_any_number_of_ranks_and_after_a_stop(worlds, tmp_path,
     assert resumed["checksum"] == whole["checksum"]
     assert (tmp_path / "1" / FILE).read_text() == (tmp_path / "3" / FILE).read_text()
     assert {"accuracy", "server_accuracy"} <= set(read_tables(tmp_path / "1")[3].columns)
+
+
+def inside(toy_task, clients=(0, 1, 2)):
+    """A cohort, whole parameters, the same cohort with last layers of clients' own, its parameters and their places."""
+    layout, generator = toy_task.layout, torch.Generator().manual_seed(5)
+    cohort = Cohort(clients, 0, toy_task, Oracle(toy_task.module, layout, toy_task.objective))
+    theta = torch.randn(len(clients), layout.numel, generator=generator, dtype=torch.float64)
+    method = wrapped(fedavg.Method(), toy_task)
+    division, found = method._division, []
+
+    def keep(server, memory, inner, local):
+        found.append(inner)
+        return memory, {}
+
+    memory = Clients(None, theta[:, division.own])
+    method._step(keep, True, False, None, memory, cohort, SOLVER)
+    return cohort, theta, found[0], theta[:, division.shared], division.shared
+
+
+def test_curvature_is_that_of_the_whole_model_at_the_shared_parameters(exchange):
+    cohort, theta, inner, shared, places = inside(task())
+    assert torch.equal(ggn_diag(inner, shared), ggn_diag(cohort, theta)[:, places])
+    assert torch.equal(squared_grads(inner, shared), squared_grads(cohort, theta)[:, places])
+    chosen = torch.tensor([3, 0, 14])
+    assert torch.equal(squared_grads(inner, shared, chosen), squared_grads(cohort, theta, places[chosen]))
+    for whole in (ggn_full, exact_hessian):
+        assert torch.equal(whole(inner, shared), whole(cohort, theta)[:, places][:, :, places])
+    blocks, all_blocks = kron(inner, shared).blocks, kron(cohort, theta).blocks
+    assert len(blocks) == 2
+    for block, own in zip(blocks, all_blocks, strict=False):  # the first layer's weight and bias
+        assert all(torch.equal(a, b) for a, b in zip(block, own, strict=True))
+
+
+def test_layers_are_fed_what_the_clients_own_give(exchange):
+    """Own first layers: the last one's inputs, which regmean needs, are each client's own hidden units."""
+    toy_task = task()
+    cohort, theta, inner, *_ = inside(toy_task)
+    division = Division.of(toy_task.layout, ["0"])
+    inner = replace(inner, task=wrapped(fedavg.Method(), toy_task)._within(toy_task))
+    inner.oracle = Within(cohort.oracle, division, theta[:, division.own])
+    inner.task = replace(inner.task, module=Closed(toy_task.module, division.layout), layout=division.layout)
+    found, whole = grams(inner, theta[:, division.shared]), grams(cohort, theta)
+    assert list(found) == ["2."]
+    assert torch.equal(found["2."], whole["2."])
+
+
+@pytest.mark.parametrize("method", registry.builtin("method"))
+def test_every_method_has_personal_layers_or_says_why_not(exchange, tmp_path, method):
+    epochs = ["method.personal_epochs=1"] if method == "fednl" else []
+    config = configuration.load(None, settings(method, *MODELS["mlp"], "federation.rounds=1", "method.personal=[3]"))
+    own = type(config.method).own_models is not Method.own_models
+    if why := config.method.undivided or ("models of their own" if own else ""):
+        with pytest.raises(ValueError, match=f"method.personal: not for method={method}, .*{re.escape(why)}; leave it"):
+            make_federation(config, make_task(config, CPU), exchange)
+        return
+    words = settings(method, *MODELS["mlp"], "federation.rounds=1", "method.personal=[3]", *epochs)
+    run(words, str(tmp_path / "run"))
+    assert "accuracy" in read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]
 
 
 def test_what_does_not_fit_is_refused(exchange):
@@ -145,6 +211,15 @@ def test_what_does_not_fit_is_refused(exchange):
         make_federation(config, make_task(config, CPU), exchange)
 
 
-def test_a_method_that_looks_into_the_model_says_so(exchange, tmp_path):
-    with pytest.raises(Exception, match=r"method\.personal: this method or solver looks into the model itself"):
-        run(settings("fisher_merge", *MLP, "method.personal=[3]"), str(tmp_path / "run"))
+@pytest.mark.parametrize("words", [["fednl"], ["pvi", "local=von", "local.curvature=ggn"]])
+def test_layers_that_nothing_would_move_are_refused(exchange, tmp_path, words):
+    with pytest.raises(
+        Exception, match=r"method\.personal_epochs=0: must be at least 1 where"
+    ):
+        run(settings(words[0], *MLP, "method.personal=[3]", *words[1:]), str(tmp_path / "run"))
+
+
+def test_a_server_that_would_look_at_the_whole_model_says_so(exchange, tmp_path):
+    choose = ["method.choices=[0.1,0.9]", "data.validation=20"]
+    with pytest.raises(Exception, match=r"method\.personal: this needs the whole model at the server"):
+        run(settings("regmean", *MLP, "method.personal=[3]", *choose), str(tmp_path / "run"))
