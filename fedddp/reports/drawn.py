@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fedddp.reports.calibrated import calibrated
+from fedddp.reports.clients import clients
 from fedddp.reports.numbers import curve
 from fedddp.reports.plate import plate
 from fedddp.reports.rows import Row
@@ -16,16 +18,15 @@ from fedddp.runs import pictures as drawing
 from fedddp.runs.pictures import Curve, colour, dash
 
 KINDS = {"reliability": "", "averaged_reliability": ", averaged"}  # and what they add to a row's name
-CURVES = 12  # most rows in a picture of curves, or of clients
+CURVES = 12  # most rows in a picture of curves
 PANELS = 8  # most reliability diagrams
 MATRICES = 4  # most confusion matrices
 SPLITS = 2  # most heat maps of who has what
 DASHES = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "double"}  # matplotlib's and the browser's
-PLAIN = ("test_examples", "loss_before", "loss_after")  # columns over clients that are no metrics
 
 
 def pictures(section: Section) -> Iterator[str]:
-    for part in (_curves, _costs, _clients, _reliability, _confusion, _splits):
+    for part in (_curves, _costs, clients, _reliability, calibrated, _confusion, _splits):
         yield from part(section)
 
 
@@ -103,36 +104,6 @@ def _bytes(run: Record) -> Array:
 
 def _seconds(run: Record) -> Array:
     return run.column("seconds")
-
-
-def _clients(section: Section) -> Iterator[str]:
-    """How clients fare, where the runs say so: the first metrics that were taken on each client's own test examples."""
-    rows = [row for row in section.rows if all(run.clients for run in row.runs)][:CURVES]
-    names = [name for name in (rows[0].runs[0].clients["columns"] if rows else ()) if name not in PLAIN]
-    if not names:
-        return
-    yield (
-        "<h3>Clients</h3><p>At the last evaluation, on each client's own part of the test set: a dot is a client of "
-        'one seed, the bar their median.</p><div class="charts">'
-    )
-    for metric in names[:4]:
-        groups = {row.name: _of_clients(row, metric) for row in rows}
-        data = [
-            [row.name, run.config.get("seed"), *one]
-            for row in rows
-            for run in row.runs
-            for one in zip(
-                run.clients["names"], run.clients["examples"], run.clients["columns"].get(metric, ()), strict=False
-            )
-        ]
-        head = ["setting", "seed", "client", "examples", metric]
-        yield plate(f"{section.title}-clients-{metric}", drawing.draw_spread(metric, groups), head, data)
-    yield "</div>"
-
-
-def _of_clients(row: Row, metric: str) -> Array:
-    columns = [run.clients["columns"].get(metric, ()) for run in row.runs]
-    return np.array([np.nan if x is None else x for values in columns for x in values], dtype=float)
 
 
 def _reliability(section: Section) -> Iterator[str]:

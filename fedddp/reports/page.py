@@ -10,7 +10,7 @@ from fedddp.reports import Report
 from fedddp.reports.drawn import key, pictures
 from fedddp.reports.numbers import Number, more_is_better
 from fedddp.reports.paired import Paired, compare, holm
-from fedddp.reports.plate import numbers, saves
+from fedddp.reports.plate import numbers, scrolling
 from fedddp.reports.rows import is_seed
 from fedddp.reports.runs import Record
 from fedddp.reports.sections import Section
@@ -73,18 +73,8 @@ def _table(section: Section) -> Iterator[str]:
         first = (key(place), own)
         inner = "".join(_cell(c, v, best, first if i == 0 else ("", "")) for i, (c, v, best) in enumerate(cells))
         body.append(f'<tr data-row="{place}">{inner}</tr>')
-    yield _scrolling(f"{section.title}-table", heads, body, section.data)
+    yield scrolling(f"{section.title}-table", heads, body, section.data)
     yield from _notes(table.notes)
-
-
-def _scrolling(name: str, heads: str, body: list[str], data: str) -> str:
-    """A table that scrolls within the page, and says so where it has to."""
-    return (
-        f'<div data-name="{escape(name.replace(" ", "-"))}"><div class="wide"><table style="margin-top:14px"><thead>'
-        f"<tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
-        '<p class="more">The table is wider than the page: scroll it sideways for more columns.</p>'
-        f'{saves("csv")}<pre class="numbers" hidden>{escape(data)}</pre></div>'
-    )
 
 
 def _cell(column: Column, value: Value, winner: float | None, first: tuple[str, str]) -> str:
@@ -135,7 +125,7 @@ def _differences(section: Section) -> Iterator[str]:
         body.append(f'<tr data-row="{place}">{inner}</tr>')
         data.append([row.name, one.count, one.mean, one.low, one.high, one.p_t, one.p_exact, p])
     head = ["setting", "seeds", "difference", "low", "high", "p_t", "p_signs", "p_holm"]
-    table = _scrolling(f"{section.title}-differences-{metric}", heads, body, "")
+    table = scrolling(f"{section.title}-differences-{metric}", heads, body, "")
     yield table.replace('<pre class="numbers" hidden></pre>', numbers(head, data))
 
 

@@ -30,6 +30,16 @@ def plate(name: str, figure: Figure, head: Sequence[str], rows: Iterable[Sequenc
     )
 
 
+def scrolling(name: str, heads: str, body: Sequence[str], data: str) -> str:
+    """A table that scrolls within the page, and says so where it has to."""
+    return (
+        f'<div data-name="{escape(name.replace(" ", "-"))}"><div class="wide"><table style="margin-top:14px"><thead>'
+        f"<tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+        '<p class="more">The table is wider than the page: scroll it sideways for more columns.</p>'
+        f'{saves("csv")}<pre class="numbers" hidden>{escape(data)}</pre></div>'
+    )
+
+
 def saves(*kinds: str) -> str:
     """The buttons."""
     buttons = "".join(f'<button type="button" data-save="{kind}">{kind.upper()}</button>' for kind in kinds)
@@ -38,9 +48,13 @@ def saves(*kinds: str) -> str:
 
 def numbers(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """What the CSV button saves, on the page but not shown."""
+    return f'<pre class="numbers" hidden>{escape(csv_text(head, rows))}</pre>'
+
+
+def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([head, *rows])
-    return f'<pre class="numbers" hidden>{escape(out.getvalue())}</pre>'
+    return out.getvalue()
 
 
 def themed(drawing: str) -> str:

@@ -27,8 +27,9 @@ CLIENT_METRICS = (
 )
 MOST_CLIENTS = 10_000  # whose numbers are kept of each run
 INDEX = ".report.safetensors"
-VERSION = "4"  # of the index's layout
-FILES = ("config.yaml", "metrics.jsonl", "summary.json", "pictures.json", "clients.json", CLIENT_METRICS)
+VERSION = "5"  # of the index's layout
+CALIBRATION = "calibration.json"
+FILES = ("config.yaml", "metrics.jsonl", "summary.json", "pictures.json", "clients.json", CALIBRATION, CLIENT_METRICS)
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Record:
     published: dict[str, Any] = field(default_factory=dict)
     pictures: dict[str, Any] = field(default_factory=dict)
     experiment: str = ""  # by its name, where the run was asked for by one
+    calibration: dict[str, Any] = field(default_factory=dict)  # what it learned of its answers, but for the scores
     clients: dict[str, Any] = field(default_factory=dict)  # names, examples and the last evaluation's columns
 
     def missing(self) -> list[str]:
@@ -144,10 +146,18 @@ def _parse(path: Path, stamp: list[list[int]]) -> Entry:
         "published": plain.get("published") or {},
         "pictures": pictures,
         "experiment": Path(str((plain.get("asked") or {}).get("experiment", ""))).stem,
+        "calibration": _calibration(path),
         "clients": _clients(path),
         "notes": notes,
     }
     return json.loads(json.dumps(about)), values  # as it will come back from the index: round numbers become text
+
+
+def _calibration(path: Path) -> dict[str, Any]:
+    told = _record(path / CALIBRATION)
+    for kind in told.get("kinds", {}).values():
+        kind.pop("scores", None)  # a count for each of ten thousand bins
+    return told
 
 
 def _clients(path: Path) -> dict[str, Any]:

@@ -24,6 +24,7 @@ Bins = Mapping[str, Sequence[float]]  # count, and the sums of confidence and of
 
 COLOURS = ("#3b6fb6", "#d9822b", "#3f9b5b", "#c44e52", "#8064a2", "#8c6d4f", "#d978b0", "#6f7680", "#a8a43b", "#35a7b5")
 DASHES = ("-", "--", ":", "-.")
+BINS = 20  # of a histogram over clients
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 9,
@@ -148,6 +149,32 @@ def draw_spread(metric: str, groups: Mapping[str, Array]) -> Figure:
     axes.set_yticks(range(len(names)), [_folded(name) for name in names])
     axes.set(title=f"{metric} of each client", xlabel=metric, ylim=(-0.6, len(names) - 0.4))
     axes.grid(axis="y", visible=False)
+    return figure
+
+
+@_styled
+def draw_histogram(metric: str, groups: Mapping[str, Array]) -> Figure:
+    """How many clients have how much of it: a line of steps for each setting, all over the same bins."""
+    figure = Figure(figsize=(4.2, 2.8), layout="constrained")
+    axes = figure.subplots()
+    there = {name: values[np.isfinite(values)] for name, values in groups.items()}
+    edges = np.histogram_bin_edges(np.concatenate(list(there.values())), BINS)
+    for place, values in enumerate(there.values()):
+        counts = np.histogram(values, edges)[0]
+        axes.stairs(counts, edges, lw=1.6, edgecolor=colour(place), linestyle=dash(place))
+    axes.set(title=f"clients by {metric}", xlabel=metric, ylabel="clients")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
+@_styled
+def draw_scatter(metric: str, groups: Mapping[str, tuple[Array, Array]]) -> Figure:
+    """Clients as dots over how many training examples they have; a colour for each setting."""
+    figure = Figure(figsize=(4.2, 2.8), layout="constrained")
+    axes = figure.subplots()
+    for place, (examples, values) in enumerate(groups.values()):
+        axes.scatter(examples, values, 12, color=colour(place), alpha=0.55, linewidth=0)
+    axes.set(title=f"{metric} of each client", xlabel="training examples", xscale="log")
     return figure
 
 

@@ -1,5 +1,6 @@
 """The page: whole, without a network, and alive in a browser."""
 
+import csv
 import json
 import re
 import shutil
@@ -183,6 +184,41 @@ def test_clients_are_shown_where_the_run_has_their_numbers(tmp_path):
     html = page(reports.make([tmp_path]), "clients")
     numbers = re.search(r'-clients-accuracy".*?hidden>(.*?)</pre>', html, re.S)[1].splitlines()
     assert numbers == ["setting,seed,client,examples,accuracy", "fedavg,0,oslo,5,0.5", "fedavg,0,rome,6,"]
+
+
+def test_clients_have_a_histogram_and_a_scatter_over_their_examples(tmp_path):
+    folder = write_run(tmp_path / "a", {}, {"accuracy": [0.7]})
+    told = {"names": ["oslo", "rome", "bonn"], "examples": [5, 6, 7], "counts": [], "labels": []}
+    (folder / "clients.json").write_text(json.dumps(told))
+    line = {"round": 1, "parts": "", "unseen": 0, "columns": {"test_examples": [2, 0, 3], "accuracy": [0.5, None, 1]}}
+    (folder / "client_metrics.jsonl").write_text(json.dumps(line) + "\n")
+    html = page(reports.make([tmp_path]), "clients")
+    for kind in ("accuracy", "examples"):
+        numbers = re.search(rf'-clients-by-{kind}".*?hidden>(.*?)</pre>', html, re.S)[1].splitlines()
+        assert numbers == ["setting,examples,accuracy", "fedavg,5,0.5", "fedavg,7,1"]
+
+
+def test_calibrated_answers_are_told_where_a_run_has_them(tmp_path):
+    """Means over seeds; the surest answers by interpolation; a single model does not disagree with itself."""
+    kind = {"temperature": 2.0, "scores": [[0, 1]], "entropy": 1.0, "aleatoric": 1.0, "epistemic": 0.0}
+    kind |= {"plain": {"nll": 0.7, "ece": 0.2}, "tempered": {"nll": 0.6, "ece": 0.1}}
+    kind["selective"] = {"confidence": [0.5, 0.9], "answered": [1.0, 0.5], "accuracy": [0.6, 0.8]}
+    for seed, reached in ((0, 0.88), (1, 0.94)):
+        folder = write_run(tmp_path / str(seed), {"seed": seed}, {"accuracy": [0.7]})
+        levels = {q: {"reached": 1.0, "size": 9.0, "clients": [1.0]} for q in ("0.8", "0.95")}
+        levels["0.9"] = {"reached": reached, "size": 1.5, "clients": [None, reached - 0.1, 0.97]}
+        point = kind | {"coverage": levels, "ood_auroc": {"entropy": 0.75, "epistemic": 0.5}}
+        folder.joinpath("calibration.json").write_text(json.dumps({"kinds": {"point": point}}))
+    made = reports.make([tmp_path])
+    assert "scores" not in made.sections[0].runs[0].calibration["kinds"]["point"]
+    html = page(made, "trust")
+    numbers = re.search(r'-calibrated".*?hidden>(.*?)</pre>', html, re.S)[1].splitlines()
+    row = dict(zip(*csv.reader(line.replace("&quot;", '"') for line in numbers), strict=True))
+    assert {"coverage 0.9": "0.910", "least client": "0.810", "classes in a set": "1.500"}.items() <= row.items()
+    assert {"nll, tempered": "0.600", "AUROC of entropy": "0.750", "epistemic": "0.000"}.items() <= row.items()
+    assert "AUROC of epistemic" not in row
+    answers = re.search(r'-selective".*?hidden>(.*?)</pre>', html, re.S)[1].splitlines()
+    assert {"fedavg,0.05,0.8", "fedavg,0.50,0.8", "fedavg,0.75,0.7", "fedavg,1.00,0.6"} <= set(answers)
 
 
 def test_a_confusion_matrix_is_that_of_the_final_model(sweep):

@@ -46,7 +46,7 @@ def test_what_is_left_to_run():
 def test_usual_learning_rates():
     assert ranking.words("ranking_heart", "fedavg", 2, 0.3) == ["method=fedavg", "seed=2", "local.lr=0.03"]
     assert ranking.words("ranking_heart", "fedbens", 1, 1.0)[-1] == "local.lr=0.01"
-    assert ranking.words("ranking_shakespeare", "fedavg", 1, 1.0)[-1] == "local.lr=0.3"
+    assert ranking.words("ranking_shakespeare", "fedavg", 1, 1.0)[-1] == "local.lr=1"
 
 
 def test_real_runs_are_kept_and_not_run_again(tmp_path, monkeypatch):
@@ -78,10 +78,9 @@ def test_a_run_that_takes_too_long_is_cut_off_within_its_round(tmp_path, monkeyp
     monkeypatch.setenv("FEDDDP_DATA", str(tmp_path))
     monkeypatch.setattr(ranking, "TASKS", ("ranking_heart",))
     monkeypatch.setattr(ranking, "words", lambda *a: [*WORDS(*a), "data.validation=10", "local.epochs=1000000"])
-    monkeypatch.setattr(ranking, "MOST", 1.0)
-    table = replace(ranking.methods(["fedavg"]), factors=(1.0,))
+    table = replace(ranking.methods(["fedavg"]), factors=(1.0,), most=1.0)
     (found,) = ranking.run(tmp_path / "runs", tmp_path / "ranking.json", (1,), table)
-    assert (found.reason, found.metrics) == ("takes more than 1 s", {})
+    assert (found.reason, found.metrics) == ("takes more than 1 s: 0 of 20 rounds were done by then", {})
 
 
 def test_the_page_orders_by_accuracy_and_places_by_the_mean_over_data_sets():
