@@ -160,10 +160,10 @@ class Closed(nn.Module):
 
     def __init__(self, module: nn.Module, layout: Layout) -> None:
         super().__init__()
-        self.__dict__["shared"] = dict(_shared_layers(module, layout))  # no submodules: their other layers are private
+        self._shared = tuple(_shared_layers(module, layout))  # in a tuple, where torch does not look for submodules
 
     def named_modules(self, *_: object, **__: object) -> Iterator[tuple[str, nn.Module]]:
-        yield from self.shared.items()
+        yield from self._shared
 
     def _refuse(self, *_: object, **__: object) -> Any:
         raise ValueError(

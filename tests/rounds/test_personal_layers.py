@@ -213,9 +213,7 @@ def test_what_does_not_fit_is_refused(exchange):
 
 @pytest.mark.parametrize("words", [["fednl"], ["pvi", "local=von", "local.curvature=ggn"]])
 def test_layers_that_nothing_would_move_are_refused(exchange, tmp_path, words):
-    with pytest.raises(
-        Exception, match=r"method\.personal_epochs=0: must be at least 1 where"
-    ):
+    with pytest.raises(Exception, match=r"method\.personal_epochs=0: must be at least 1 where"):
         run(settings(words[0], *MLP, "method.personal=[3]", *words[1:]), str(tmp_path / "run"))
 
 
