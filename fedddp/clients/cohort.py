@@ -14,8 +14,9 @@ from fedddp.clients.feed import feed, send
 from fedddp.clients.graphs import Graphs, Now, Work, rows_of
 from fedddp.clients.noise import Normal
 from fedddp.clients.oracle import NO_MASKS, Oracle
+from fedddp.clients.schedule import Chunk, Schedule
 from fedddp.clients.tally import Tally
-from fedddp.core.data import MASK, Examples
+from fedddp.core.data import MASK
 from fedddp.core.rng import key, permutations
 from fedddp.core.shards import Shards
 from fedddp.core.task import Task
@@ -30,28 +31,6 @@ class Batch(NamedTuple):
     targets: Tensor  # [c, B, ...]
     weights: Tensor | None = None  # [c, B], 0 for the padding of a short batch; None where no batch is short
     counts: Sequence[int] | None = None  # [c] real examples of a short batch, as the host knows them
-
-
-class Schedule(NamedTuple):
-    """Who computes what in the steps of some epochs."""
-
-    table: Tensor  # [steps, C, B] the training examples of each batch, on the host
-    working: list[int]  # [steps] rows at work
-    counts: list[list[int]]  # [steps][C] real examples of each batch
-    weights: Tensor  # [steps, C, B] on the device: 1 for real examples, 0 for padding; empty where there is none
-
-    def short(self, step: int) -> bool:
-        """Whether a row at work is padded."""
-        return min(self.counts[step][: self.working[step]]) < self.table.shape[2]
-
-
-class Chunk(NamedTuple):
-    """Where some of a cohort's examples lie."""
-
-    source: Examples  # on the device
-    rows: Tensor  # [c, B] among them
-    weights: Tensor | None  # [c, B] as a batch has them
-    counts: list[int] | None  # [c]
 
 
 Turn = Callable[[Tensor, Tensor, Batch], Tensor]

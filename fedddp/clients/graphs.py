@@ -22,7 +22,8 @@ from fedddp.clients.noise import quantiles
 from fedddp.core.data import Examples
 
 if TYPE_CHECKING:
-    from fedddp.clients.cohort import Cohort, Schedule
+    from fedddp.clients.cohort import Cohort
+    from fedddp.clients.schedule import Schedule
 
 WARM = 3  # calls before a recording: libraries choose their kernels and workspaces in the first ones
 KEPT = 4  # programs: each holds the buffers of a cohort
