@@ -11,7 +11,7 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import product
@@ -60,6 +60,7 @@ class Table:
     words: Callable[[str, str, int, float], list[str]]  # of task, row, seed and factor: settings of one run
     factors: Sequence[float] = FACTORS  # of the usual learning rate, that are tried
     most: float = MOST  # seconds of one core that a run may take
+    only: Mapping[str, Sequence[str]] = field(default_factory=dict)  # tasks of the rows that are not for all
 
 
 def file(name: str = "ranking") -> Path:
@@ -99,7 +100,10 @@ def run(out: Path, path: Path, seeds: Sequence[int], table: Table) -> Iterator[E
 def _turns(seeds: Sequence[int], table: Table) -> Iterator[tuple[int, int, str, str]]:
     """(seed, turn, task, row): with the first seed a learning rate in each turn, so that all soon have one."""
     for seed in seeds:
-        yield from product([seed], range(len(table.factors) if seed == SEEDS[0] else 1), table.tasks, table.rows)
+        turns = range(len(table.factors) if seed == SEEDS[0] else 1)
+        for turn, task, row in product(turns, table.tasks, table.rows):
+            if task in table.only.get(row, table.tasks):
+                yield seed, turn, task, row
 
 
 def _missing(
