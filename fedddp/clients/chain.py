@@ -230,8 +230,11 @@ def _cross_entropy(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def leaves(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
-    """The modules of nested nn.Sequentials in order, each as often as it is called, with its parameters' prefix."""
-    if type(module) is not nn.Sequential:
+    """The modules of nested nn.Sequentials in order, each as often as it is called, with its parameters' prefix.
+
+    A class of one's own that derives from nn.Sequential and calls its modules in the same way is one, too.
+    """
+    if type(module).forward is not nn.Sequential.forward:
         return [(prefix, module)]
     return [
         leaf

@@ -9,7 +9,22 @@ from fedddp.clients.oracle import Oracle
 from fedddp.core.objective import CrossEntropy, SquaredError
 from fedddp.core.params import Layout
 
+
+
+class Named(nn.Sequential):
+    """As people write it; its forward is nn.Sequential's."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 3))
+
+
+class Doubled(Named):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
 CHAINS = {
+    "of one's own": Named(),
     "relu": nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.ReLU(), nn.Linear(7, 3)),
     "sigmoid": nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.Sigmoid(), nn.Linear(7, 5), nn.Tanh(), nn.Linear(5, 3)),
     "no bias": nn.Sequential(nn.Flatten(), nn.Linear(12, 3, bias=False)),
@@ -17,6 +32,7 @@ CHAINS = {
 }
 REGRESSION = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 1))
 OTHERS = {
+    "a forward of its own": Doubled(),
     "dropout": nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.Dropout(), nn.Linear(4, 3)),
     "norm": nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.LayerNorm(4), nn.Linear(4, 3)),
     "late flatten": nn.Sequential(nn.Linear(4, 4), nn.Flatten(), nn.Linear(12, 3)),
