@@ -103,8 +103,11 @@ def _differences(section: Section) -> Iterator[str]:
     if not rows:
         return
     found = [compare(row, best, metric) for _, row in rows]
-    corrected = holm([one.p for one in found])
     yield f"<h3>Differences in {escape(metric)} to {escape(best.name)}</h3>"
+    if max(one.count for one in found) < 2:
+        yield "<p>Nothing can be said: no row has two seeds that the best one has, too.</p>"
+        return
+    corrected = holm([one.p for one in found])
     yield (
         f"<p>{'Below' if more_is_better(metric) else 'Above'} zero is worse. Runs are paired by their seeds. The 95 % "
         "interval and p (t) are the paired t test's; p (signs) is the exact sign-flip permutation test's; the last p "

@@ -173,6 +173,14 @@ def test_differences_stand_beside_their_tests(tmp_path):
     assert "3 seeds: no exact p below 0.25; t assumes normal differences" in table
 
 
+def test_one_seed_a_row_has_no_table_of_differences(tmp_path):
+    for name in ("fedavg", "feddyn"):
+        write_run(tmp_path / name, {"method": {"name": name}}, {"accuracy": [0.7]})
+    html = page(reports.make([tmp_path]), "one each")
+    assert "Nothing can be said: no row has two seeds that the best one has, too." in html
+    assert "p (signs)" not in html
+
+
 def test_clients_are_shown_where_the_run_has_their_numbers(tmp_path):
     folder = write_run(tmp_path / "a", {}, {"accuracy": [0.7]})
     assert "<h3>Clients</h3>" not in page(reports.make([tmp_path]), "none")
