@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import yaml
 
+from fedddp.bench import methods as costs
 from fedddp.checks import purity, small
 from fedddp.core import registry, tree
 from fedddp.core.meanings import meanings
@@ -26,6 +27,7 @@ from fedddp.runs.build import make_federation, make_task
 from fedddp.runs.explain import Setting, of_class, usual_solver
 
 WRITTEN = Path(__file__).with_name("methods.yaml")
+WIDE = 104  # letters of an equation that a page has room for
 PARAMETERS = 910  # of the network that messages are shown for
 
 
@@ -53,22 +55,24 @@ def index() -> str:
         "# Choose a method",
         "",
         "All methods that come with fedddp. What a client keeps and sends is counted in two rounds of a small network "
-        f"of {PARAMETERS} parameters (one number is 4 bytes), with the method's usual solver.",
+        f"of {PARAMETERS} parameters (one number is 4 bytes), with the method's usual solver. What a round costs is "
+        "measured by `fedddp bench methods`, FedAvg's with SGD being 1; a method's page says on what.",
     ]
     for family in families():
         lines += ["", f"## {family['family']}", "", family["about"], ""]
-        lines += ["| method | idea | a client sends | is sent | keeps |", "|---|---|---|---|---|"]
+        lines += ["| method | idea | a round | a client sends | is sent | keeps |", "|---|---|---|---|---|---|"]
         for name, told in family["methods"].items():
             seen = watched(name)
             amounts = (
                 [size(amount) for amount in (seen.bytes_up, seen.bytes_down, seen.bytes_kept)] if seen else [""] * 3
             )
-            lines.append(f"| [{name}]({name}.md) | {told.get('idea', first_line(name))} | {' | '.join(amounts)} |")
+            idea = told.get("idea", first_line(name))
+            lines.append("| " + " | ".join([f"[{name}]({name}.md)", idea, times(name), *amounts]) + " |")
     return "\n".join(lines) + "\n"
 
 
 def page(name: str, told: dict[str, str]) -> str:
-    parts = (_words(told), _equations(name), _memories(name), _message(name), _settings(name))
+    parts = (_words(told), _equations(name), _memories(name), _message(name), _cost(name), _settings(name))
     parts = (*parts, _ranking(name), _results(name))
     return "\n".join([f"# {name}", "", *(line for part in parts for line in part)]) + "\n"
 
@@ -86,7 +90,17 @@ def _equations(name: str) -> Iterator[str]:
     for part in re.split(r"\n\s*\n", cleandoc(module(name).__doc__ or "")):
         formal = part.startswith(" ") or "<-" in part or "  " in part
         text = re.sub(r"(?<!`)([<*])(?!`)", lambda found: f"&#{ord(found[1])};", part)
-        yield from ("```text", dedent(part), "```", "") if formal else (text, "")
+        folded = "\n".join(fold(line) for line in dedent(part).splitlines())
+        yield from ("```text", folded, "```", "") if formal else (text, "")
+
+
+def fold(line: str) -> str:
+    """A line of equations that is wider than the page breaks in the last gap of two blanks or more."""
+    gaps = [gap for gap in re.finditer(r"(?<=\S) {2,}(?=\S)", line) if gap.start() <= WIDE]
+    start = re.match(r"\s*(?:\w+(?: \d)?\s{2,})?", line)
+    if len(line) <= WIDE or not gaps or start is None or gaps[-1].end() <= start.end():
+        return line
+    return f"{line[: gaps[-1].start()]}\n{fold(' ' * start.end() + line[gaps[-1].end() :])}"
 
 
 def _memories(name: str) -> Iterator[str]:
@@ -96,10 +110,17 @@ def _memories(name: str) -> Iterator[str]:
         if not leaves:
             yield f"- {title}: nothing"
             continue
-        meant = meanings(type(memory))
-        each = [f"`{key}`{_what(meant.get(key.partition('.')[0], ''))}" for key in leaves]
+        each = [f"`{key}`{_what(meaning(memory, key))}" for key in leaves]
         yield f"- {title}: {', '.join(each)}"
-    yield ""
+    yield from ("", "P is the number of parameters, C that of clients computed side by side, K that of all.", "")
+
+
+def meaning(memory: Any, key: str) -> str:
+    """Of `dual`, or of `solver.grad`: as the comment behind the field says."""
+    *path, name = key.split(".")
+    for part in path:
+        memory = getattr(memory, part)
+    return meanings(type(memory)).get(name, "")
 
 
 def _what(comment: str) -> str:
@@ -117,6 +138,32 @@ def _message(name: str) -> Iterator[str]:
     given = f", and {' '.join(small.SETTINGS[name])}" if name in small.SETTINGS else ""
     amounts = f"{size(seen.bytes_up)} up and {size(seen.bytes_down)} down per client and round"
     yield from (f"With {PARAMETERS} parameters{given}: {amounts}.", "")
+
+
+@cache
+def measured() -> dict[str, costs.Cost]:
+    return costs.read(costs.file())
+
+
+def times(name: str) -> str:
+    """A round's processor time beside FedAvg's; nothing where it was not measured, or could not be."""
+    cost = measured().get(name)
+    return f"{cost.ratio:.{1 if cost.ratio >= 10 else 2}f} ×" if cost and not cost.reason else ""
+
+
+def _cost(name: str) -> Iterator[str]:
+    cost = measured().get(name)
+    if cost is None:
+        return
+    yield from ("## What a round costs", "")
+    about = "Fashion-MNIST 10 %, ten unequal clients, an MLP of 50,890 parameters, two local epochs, the usual solver"
+    if cost.reason:
+        yield from (f"Not measured on {about}: {cost.reason}.", "")
+        return
+    amounts = [size(amount) for amount in (cost.up, cost.down, cost.kept)]
+    yield f"**{times(name)}** the processor time of a round of FedAvg with SGD, clients and server together; a client"
+    yield f"sends {amounts[0]}, is sent {amounts[1]}, and {amounts[2]} are kept for it. Measured by"
+    yield from (f"`fedddp bench methods case={name}`: {about}.", "")
 
 
 def _settings(name: str) -> Iterator[str]:
@@ -162,7 +209,7 @@ def _results(name: str) -> Iterator[str]:
     if found:
         yield from ("## Its numbers", "")
         yield from ("Accuracy in percent, from [the results](../results.md), which say how they came about.", "")
-        yield from ("| table | row | |", "|---|---|---|", *found, "")
+        yield from ("| table | row | accuracy |", "|---|---|---|", *found, "")
 
 
 def _cells(name: str, which: str) -> Iterator[str]:

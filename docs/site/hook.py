@@ -1,5 +1,6 @@
 """What MkDocs calls: pages made from the code, the tutorials and the top's own files join those that are written."""
 
+import re
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,7 @@ import reference  # noqa: E402
 from fedddp.core.progress import waiting  # noqa: E402
 
 BUILDING = ExitStack()
+UNIT = re.compile(r"(\d) (?=(?:[kMG]?B|[m]?s|×|%)\b|[×%])")
 
 
 def on_pre_build(config: Any) -> None:
@@ -29,6 +31,11 @@ def on_post_build(config: Any) -> None:
 
 def on_build_error(error: Exception) -> None:
     BUILDING.close()
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+    """A number stays in one line with its deviation and its unit."""
+    return UNIT.sub("\\1\u00a0", html.replace(" ± ", "\u00a0±\u00a0"))
 
 
 def on_files(files: Any, config: Any) -> Any:

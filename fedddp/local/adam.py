@@ -12,8 +12,8 @@ from fedddp.rounds.iterative import Descent
 
 
 class Moments(NamedTuple):
-    first: Tensor  # [C, P]
-    second: Tensor  # [C, P]
+    first: Tensor  # [C, P] running mean of gradients
+    second: Tensor  # [C, P] and of their squares
     taken: Tensor  # [C] steps so far: clients of different sizes are at different ones
 
 

@@ -35,7 +35,7 @@ APPROXIMATIONS = ("price", "gradsq")
 
 
 class Momentum(NamedTuple):
-    grad: Tensor  # [C, P]
+    grad: Tensor  # [C, P] running mean of gradients
     taken: Tensor  # [C] steps so far
 
 

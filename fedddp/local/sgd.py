@@ -13,7 +13,7 @@ from fedddp.rounds.solver import Nothing
 
 
 class Momentum(NamedTuple):
-    velocity: Tensor  # [C, P]
+    velocity: Tensor  # [C, P] momentum's running sum
 
 
 class Solver(Descent):

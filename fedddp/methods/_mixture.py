@@ -14,9 +14,9 @@ MOST = 1 << 26  # and elsewhere: 256 MB in single precision, a few times
 class Mixture(NamedTuple):
     """Σ_m weight_m N(mode_m, Λ_m⁻¹); a client's components come first, what lies behind has weight 0."""
 
-    modes: Tensor  # [C, L, P]
+    modes: Tensor  # [C, L, P] parameters of each component
     curvature: Tensor  # [C, L, F] flat, as its structure keeps it
-    logdet: Tensor  # [C, L] of Λ
+    logdet: Tensor  # [C, L] log-determinants of Λ
     weight: Tensor  # [C, L] all 0 before the client has trained
 
 

@@ -32,12 +32,12 @@ RULES = ("sgd", *SECOND)
 
 
 class Moments(NamedTuple):
-    first: Tensor  # [P]
+    first: Tensor  # [P] momentum of the mean changes
     second: Tensor  # [P], or [0] for sgd, which keeps none
 
 
 class Server(NamedTuple):
-    theta: Tensor  # [P]
+    theta: Tensor  # [P] the parameters
     moments: Moments
 
 

@@ -34,7 +34,7 @@ class Server(NamedTuple):
 
 
 class Clients(NamedTuple):
-    dual: Tensor  # [C, ...]
+    dual: Tensor  # [C, ...] natural parameters of its site
     solver: Any
 
 

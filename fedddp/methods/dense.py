@@ -37,7 +37,7 @@ Logits = Callable[[Tensor], Tensor]
 
 
 class Server(NamedTuple):
-    theta: Tensor  # [P]
+    theta: Tensor  # [P] the parameters
     rounds: Tensor  # [] so far: names the server's random stream
 
 

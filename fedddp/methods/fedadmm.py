@@ -24,7 +24,7 @@ from fedddp.rounds.solver import PointSolver
 
 
 class Clients(NamedTuple):
-    dual: Tensor  # [C, P]
+    dual: Tensor  # [C, P] its multiplier
     solver: Any
 
 

@@ -24,7 +24,7 @@ from fedddp.rounds.solver import PointSolver
 
 
 class Server(NamedTuple):
-    theta: Tensor  # [P]
+    theta: Tensor  # [P] the parameters
     sites: Tensor  # [2, P] Σ_j (F_j theta_j, F_j) over all clients
 
 

@@ -24,12 +24,12 @@ from fedddp.rounds.solver import PointSolver
 
 
 class Server(NamedTuple):
-    theta: Tensor  # [P]
+    theta: Tensor  # [P] the parameters
     duals: Tensor  # [P] sum of the duals of all clients, active or not
 
 
 class Clients(NamedTuple):
-    dual: Tensor  # [C, P]
+    dual: Tensor  # [C, P] its multiplier
     solver: Any
 
 

@@ -33,7 +33,7 @@ MODE_BITS = 16  # of the parameters themselves, where the Fisher information is 
 
 
 class Server(NamedTuple):
-    theta: Tensor  # [P]
+    theta: Tensor  # [P] the parameters
     descent: Descent
 
 

@@ -26,8 +26,8 @@ from fedddp.rounds.solver import PointSolver
 
 
 class Server(NamedTuple):
-    theta: Tensor  # [P]
-    duals: Tensor  # [P]
+    theta: Tensor  # [P] the parameters
+    duals: Tensor  # [P] sum of the multipliers of all clients
     inputs: Tensor  # [K, M, ...] the clients' memories, as stored; or [1, M, ...] shared by all
     weight: Tensor  # [K, M] τ_i; 0 where a client has no such point, or has not been heard of
     labels: Tensor  # [K, M, ...] each client's last predictions

@@ -28,9 +28,9 @@ CURVATURES = {"ggn": ggn_full, "hessian": exact_hessian}
 
 
 class Server(NamedTuple):
-    theta: Tensor  # [P]
+    theta: Tensor  # [P] the parameters
     hessian: Tensor  # [P, P] mean over all clients' estimates, by their examples
-    rounds: Tensor  # [] so far
+    rounds: Tensor  # [] number of rounds so far
 
 
 class Clients(NamedTuple):

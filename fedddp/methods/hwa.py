@@ -36,7 +36,7 @@ NOTHING = 2.0**-30  # curvature below this share of the largest is none: sums ha
 
 
 class Server(NamedTuple):
-    theta: Tensor  # [P]
+    theta: Tensor  # [P] the parameters
     chosen: Tensor  # [Q] coordinates that curvature weighs
 
 

@@ -16,7 +16,7 @@ from fedddp.rounds.solver import PointSolver
 
 
 class Clients(NamedTuple):
-    theta: Tensor  # [C, P]
+    theta: Tensor  # [C, P] parameters of its own
     solver: Any
 
 

@@ -28,7 +28,7 @@ from fedddp.rounds.solver import PointSolver, Solver
 
 
 class Server(NamedTuple):
-    theta: Tensor  # [P]
+    theta: Tensor  # [P] the parameters
     gradient: Tensor  # [P] c, of this round's clients
     moments: Moments
 

@@ -29,9 +29,9 @@ from fedddp.rounds.solver import PointSolver
 
 
 class Server(NamedTuple):
-    theta: Tensor  # [P]
+    theta: Tensor  # [P] the parameters
     duals: Tensor  # [P] sum of the duals of all clients, active or not
-    precision: Tensor  # [P] S
+    precision: Tensor  # [P] S, fixed once it is measured
     rounds: Tensor  # [] that are over; on the host, which decides by it whether S is still to be measured
 
 

@@ -26,12 +26,12 @@ from fedddp.rounds.solver import Fit, PointSolver, Solver
 
 
 class Server(NamedTuple):
-    theta: Tensor  # [P]
+    theta: Tensor  # [P] the parameters
     control: Tensor  # [P] mean of the controls of all clients, active or not
 
 
 class Clients(NamedTuple):
-    control: Tensor  # [C, P]
+    control: Tensor  # [C, P] c_k, its control variate
     solver: Any
 
 

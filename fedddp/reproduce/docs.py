@@ -27,7 +27,13 @@ def filled(text: str, results: Results) -> str:
 
 def _region(name: str, results: Results) -> str:
     if name == "list":
-        return "\n".join(["| | | |", "|---|---|---|", *(_line(each, results) for each in protocol.names())])
+        return "\n".join(
+            [
+                "| name | table or figure | how far |",
+                "|---|---|---|",
+                *(_line(each, results) for each in protocol.names()),
+            ]
+        )
     chosen = protocol.read(name)
     found = results.get(name, {})
     said = "\n".join(f"- {note}" for note in notes(chosen, found))

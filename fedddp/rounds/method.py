@@ -31,7 +31,7 @@ from fedddp.rounds.solver import PointSolver, Solver
 class Server(NamedTuple):
     """The usual memory of a server."""
 
-    theta: Tensor  # [P]
+    theta: Tensor  # [P] the parameters
 
 
 class Clients(NamedTuple):

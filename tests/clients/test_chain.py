@@ -10,7 +10,6 @@ from fedddp.core.objective import CrossEntropy, SquaredError
 from fedddp.core.params import Layout
 
 
-
 class Named(nn.Sequential):
     """As people write it; its forward is nn.Sequential's."""
 
