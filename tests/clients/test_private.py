@@ -1,13 +1,18 @@
 """Clipped gradients against one example at a time; batches and noise as they are accounted for."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from fedddp.clients.oracle import Oracle
 from fedddp.clients.private import Guard, PrivateCohort, guarded
+from fedddp.core.rng import Streams
+from fedddp.rounds import accounting
 from fedddp.rounds.method import Method
 from tests import toy
 from tests.methods import given
+from tests.rounds.test_privacy import lower_bound
 
 
 def by_hand(task, theta, client, clip):
@@ -116,3 +121,30 @@ def test_nothing_else_may_look_at_examples(look):
 
 def test_a_method_is_not_private_unless_it_says_so():
     assert not Method.by_solver
+
+
+def test_a_canary_among_examples_is_told_apart_no_better_than_epsilon_allows():
+    """An example that pulls as far as it may, there or with no gradient: a threshold on a step's noisy gradient.
+
+    Every step of whole batches is a release of its own, at the same parameters.
+    """
+    delta, runs = 1e-2, 5_000
+    claimed = accounting.of_examples("fixed", [1], 1, 1, 1, delta, "pld").epsilon(1.0, 1)
+
+    def released(pull, noise, seed):
+        task = toy.task(sizes=(1,), dims=1)
+        task.data.train.targets.fill_(pull)
+        made = replace(
+            guarded(Guard(clip=1.0, noise=noise))((0,), 0, task, Oracle(task.module, task.layout, task.objective)),
+            task=replace(task, streams=Streams(seed)),
+        )
+        theta = torch.zeros(1, 1, dtype=torch.float64)
+        return torch.cat([made.grad(theta, batch)[0] for batch in made.batches(runs, 1)])
+
+    def best(noise):
+        there, away = released(1e6, noise, 1), released(0.0, noise, 2)
+        there = there * there.mean().sign()
+        return max(lower_bound(there, away, at, delta) for at in torch.linspace(-1, 3, 41).tolist())
+
+    assert 0.6 * claimed < best(1.0) <= claimed
+    assert best(0.5) > claimed  # half of the noise is caught

@@ -4,7 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import fedddp
+from fedddp import reports
 from fedddp.rounds import accounting
 from fedddp.runs import config as configuration
 from fedddp.runs import members
@@ -26,6 +29,7 @@ CASES = {
     "sites": ("pvi", [*CLIENT, "federation.participation=0.6"]),
     "sites of virtual clients": ("bayes_admm", [*PART, "split.virtual=2"]),
     "sites of averaged parts": ("pvi", [*PART, "federation.parts=2", "local.keep=false"]),
+    "sites in shares": ("bayes_admm", [*CLIENT, "exchange.secure=client", "exchange.range.all=1"]),
     "examples": ("fedavg", EXAMPLE),
     "examples by chance": ("bayes_admm", [*EXAMPLE, POISSON, "federation.participation=0.6"]),
 }
@@ -75,6 +79,33 @@ def test_a_run_ends_before_its_budget_is_over(exchange, tmp_path):
     assert json.loads(Path(folder, "privacy.json").read_text())["rounds"] == ended["rounds"]
     again = run(config, folder, True)
     assert (again["checksum"], again["epsilon"]) == (ended["checksum"], ended["epsilon"])
+
+
+def test_what_is_spent_is_told_everywhere(exchange, tmp_path, monkeypatch):
+    config = load("examples by chance")
+    folder = Path(fresh(tmp_path, "run"))
+    ended = run(config, str(folder))
+    assert ended["privacy"] == {
+        "level": "example",
+        "delta": 1e-5,
+        "noise": 1.0,
+        "rounds": 3,
+        "neighbours": "examples: one more or less",
+        "sampling": "poisson",
+        "accountant": "rdp",
+        "randomness": "seed",
+    }
+    spent = [record["epsilon"] for record in read_metrics(folder / "metrics.jsonl")]
+    assert sorted(set(spent)) == spent
+    assert spent[-1] == ended["epsilon"]
+    board = EventAccumulator(str(folder))
+    board.Reload()
+    (tag,) = [tag for tag in board.Tags()["scalars"] if tag.split("/")[-1] == "epsilon"]
+    assert [event.value for event in board.Scalars(tag)] == pytest.approx(spent)
+    for kind in ("table", "html"):
+        assert "epsilon" in reports.written(reports.make([folder]), kind)
+    (row,) = fedddp.report(folder)["epsilon"]
+    assert row == pytest.approx(sum(spent[-3:]) / 3)
 
 
 def test_a_budget_gives_the_noise(exchange, tmp_path):

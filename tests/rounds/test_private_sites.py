@@ -149,10 +149,12 @@ def in_parts(method, exchange, clip, noise):
     return ran(made, exchange, 3, local)
 
 
-def test_averaged_parts_remember_the_noise_that_their_client_added(exchange):
+@pytest.mark.parametrize("kind", [pvi.Method, bayes_admm.Method])
+def test_averaged_parts_remember_the_noise_that_their_client_added(exchange, kind):
     """The sites are what has been told, noise and all, so they make the server's total by themselves."""
-    fed, states = in_parts(pvi.Method(), exchange, 0.5, 1.0)
+    fed, states = in_parts(kind(), exchange, 0.5, 1.0)
     total = states[0].method.sites + fed.store.memory.dual.sum(0)
+    assert fed.store.memory.dual.norm(dim=2).amin() > 0
     torch.testing.assert_close(total, states[-1].method.sites, rtol=0, atol=1e-12)
 
 
