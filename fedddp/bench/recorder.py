@@ -1,4 +1,4 @@
-"""A recorder of local steps for the pretended device, that keeps the rules of a CUDA graph.
+"""A recorder of repeated work for the pretended device, that keeps the rules of a CUDA graph.
 
 What a step asks of the device is written down, operation by operation with the very tensors it reads and writes, and a
 replay does those operations again: none of the step's Python runs, so numbers of the host are what they were when it
@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fedddp.checks import pretend
-from fedddp.clients.graphs import WARM, Replay
 from fedddp.core import kernels
+from fedddp.core.record import WARM, Replay
 from fedddp.core.trace import PACKAGE
 
 OWN = {__file__, pretend.__file__}  # files of the counting

@@ -1,7 +1,6 @@
 """Local steps as CUDA graphs: federation.graphs=true.
 
-A small model's step is a few dozen kernels of a few microseconds, and launching them takes longer than running them.
-So a whole step (the batch's gather, noise, gradient, site, clipping, update, tally) is recorded once for each shape it
+A whole step (the batch's gather, noise, gradient, site, clipping, update, tally) is recorded once for each shape it
 takes, which is how many rows are at work and whether a batch is short, and replayed on buffers that stay where they
 are. A counter on the device says which step it is: between two replays the host does nothing but ask for the next.
 
@@ -10,7 +9,7 @@ later cohorts and rounds record nothing; that of a cohort whose gradients a meth
 along, lasts as long as its fit, because it reads tensors that last no longer.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -20,16 +19,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from fedddp.clients.noise import quantiles
 from fedddp.core.data import Examples
+from fedddp.core.record import WARM, Record, Replay
 
 if TYPE_CHECKING:
     from fedddp.clients.cohort import Cohort
     from fedddp.clients.schedule import Schedule
 
-WARM = 3  # calls before a recording: libraries choose their kernels and workspaces in the first ones
 KEPT = 4  # programs: each holds the buffers of a cohort
 S = TypeVar("S")
-Replay = Callable[[], object]
-Record = Callable[[Callable[[], None], Sequence[Tensor] | None], Replay]
 
 
 class Now(NamedTuple):
@@ -172,22 +169,3 @@ def _copy(to: Any, given: Any) -> None:
 def _signature(work: Work) -> Hashable:
     leaves = [*tree_leaves(work.state), *(table[:0] for table in work.tables)]
     return tuple((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-
-
-def cuda_recorder() -> Record:
-    """Records into graphs that share one pool of memory: what lies there is nobody's after the replay."""
-    pool = torch.cuda.graph_pool_handle()
-
-    def record(function: Callable[[], None], reads: Sequence[Tensor] | None) -> Replay:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM):
-                function()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # nccl watches from another thread
-            function()
-        return graph.replay
-
-    return record

@@ -9,6 +9,7 @@ from fedddp.core.data import Dataset
 from fedddp.core.model import call
 from fedddp.core.objective import Objective
 from fedddp.core.params import Layout
+from fedddp.core.record import Record
 from fedddp.core.rng import Streams
 from fedddp.core.shards import Shards
 
@@ -29,6 +30,7 @@ class Task:
     dtype: torch.dtype = torch.float32
     device: torch.device = CPU
     unseen: Shards = field(default_factory=Shards.none)  # of clients that never train
+    record: Record | None = None  # how a server's repeated work is recorded on the device, where it is
 
     @property
     def num_clients(self) -> int:

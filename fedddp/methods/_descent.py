@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedddp.core.data import IGNORED
 from fedddp.core.objective import CrossEntropy
+from fedddp.core.record import recorded
 from fedddp.core.task import Task
 from fedddp.local import adam
 from fedddp.methods._layers import outputs
@@ -42,8 +43,14 @@ def walk(
 ) -> Descent:
     """A step along -slope(theta) for each of `looks`, which say whether to look at the validation points after it."""
     own = _own(descent)
+    theta, moments = own.theta, own.moments
+
+    def step() -> None:
+        optimiser.step(theta, slope(theta), moments, optimiser.lr)
+
+    step_on = recorded(task.record, step, len(looks), [theta, *moments])
     for look in looks:
-        optimiser.step(own.theta, slope(own.theta), own.moments, optimiser.lr)
+        step_on()
         own = _look(own, task, look) if look else own
     return own if task.data.validation is not None else own._replace(best=own.theta)
 

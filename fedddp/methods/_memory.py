@@ -16,6 +16,7 @@ from torch.func import vmap
 
 from fedddp.clients.chain import Chain
 from fedddp.clients.cohort import Batch, Cohort
+from fedddp.clients.stack import Stack
 from fedddp.core.check import check, check_count
 from fedddp.core.model import call
 from fedddp.core.objective import Binary, NextToken
@@ -132,14 +133,17 @@ class Memory:
     vectorise: bool = True  # compute rows by vmap rather than one by one, where there are several
 
     @cached_property
-    def _chain(self) -> Chain | None:
-        found = Chain.of(self.task.module, self.task.layout, self.task.objective) if self.vectorise else None
-        return found if found is not None and found.takes(self.inputs.unsqueeze(0)) else None
+    def _by_hand(self) -> Chain | Stack | None:
+        made = (self.task.module, self.task.layout, self.task.objective)
+        chain = Chain.of(*made) if self.vectorise else None
+        if chain is not None and chain.takes(self.inputs.unsqueeze(0)):
+            return chain
+        return Stack.of(*made) if self.vectorise else None
 
     def pull(self, theta: Tensor) -> Tensor:
         """The gradient [c, P] at theta [c, P] of the first c rows, without dropout."""
-        if self._chain is not None:
-            return self._chain.pull(theta, self.inputs.expand(len(theta), *self.inputs.shape), self._slope)
+        if self._by_hand is not None:
+            return self._by_hand.pull(theta, self.inputs.expand(len(theta), *self.inputs.shape), self._slope)
         self.task.module.eval()
         with torch.enable_grad():
             params = {name: view.requires_grad_() for name, view in self.task.layout.views(theta.detach()).items()}

@@ -20,6 +20,7 @@ from fedddp.core.check import check
 from fedddp.core.task import Task
 from fedddp.exchange.messages import Message, Sum, Totals
 from fedddp.local import adam
+from fedddp.methods import _descent
 from fedddp.methods._memory import Choice, Recall, everyone, remember
 from fedddp.methods.fedlap import Anchored, Clients, begin
 from fedddp.rounds.solver import PointSolver
@@ -82,8 +83,6 @@ class Method(Anchored[Server]):
 
     def _optimise(self, server: Server, task: Task) -> Tensor:
         """Adam on Eq. 17 from Σ_k v_k/delta; the same on every rank."""
-        solver, theta = adam.Solver(lr=self.lr, weight_decay=self.delta), server.theta.clone().unsqueeze(0)
-        state, memory = solver.blank(1, task), everyone(server, task)
-        for _ in range(self.steps):
-            solver.step(theta, memory.pull(theta).sub_(server.duals), state, self.lr)
-        return theta[0]
+        solver, memory = adam.Solver(lr=self.lr, weight_decay=self.delta), everyone(server, task)
+        start, looks = _descent.begin(server.theta[None], task, solver, validate=False), [False] * self.steps
+        return _descent.walk(start, lambda theta: memory.pull(theta).sub_(server.duals), looks, task, solver).theta[0]

@@ -28,7 +28,7 @@ from fedddp.core.check import check
 from fedddp.core.task import Task
 from fedddp.exchange.messages import Message, Sum, Totals
 from fedddp.local import adam
-from fedddp.methods import _sites
+from fedddp.methods import _descent, _sites
 from fedddp.methods._memory import Choice, Recall, everyone, predictions, remember
 from fedddp.methods._sites import SiteMethod, check_damping, dual_rate
 from fedddp.rounds.solver import PosteriorFit, PosteriorSolver
@@ -135,17 +135,18 @@ class Method(SiteMethod[Clients]):
 
     def _optimise(self, server: Server, task: Task) -> Server:
         """Adam on Eq. 15 with Eq. 16 for each client, from the sites' mean; the same on every rank."""
-        rest = server.sites - server.known_twice
-        solver, theta = adam.Solver(lr=self.lr), server.theta.clone().unsqueeze(0)
-        state, memory = solver.blank(1, task), everyone(server, task)
-        for _ in range(self.steps):
-            slope = memory.pull(theta).add_(self.family.energy_grad(rest, theta))
-            solver.step(theta, slope, state, self.lr)
+        rest, solver, memory = server.sites - server.known_twice, adam.Solver(lr=self.lr), everyone(server, task)
+
+        def slope(theta: Tensor) -> Tensor:
+            return memory.pull(theta).add_(self.family.energy_grad(rest, theta))
+
+        start = _descent.begin(server.theta[None], task, solver, validate=False)
+        theta = _descent.walk(start, slope, [False] * self.steps, task, solver).theta[0]
+        lam = self.family.natural(theta, self.family.precision(server.sites))
         if not self.correction:
-            return server._replace(lam=self.family.natural(theta[0], self.family.precision(server.sites)))
+            return server._replace(lam=lam)
         hessian = self.family.precision(server.known_twice)
-        lam = self.family.natural(theta[0], self.family.precision(server.sites))
-        return server._replace(lam=lam, around=self.family.natural(theta[0], hessian))
+        return server._replace(lam=lam, around=self.family.natural(theta, hessian))
 
     def _around_own(self, task: Task, cohort: Cohort, theta: Tensor) -> Tensor:
         """H_k around w_k, in the layout of lam; [C, ...]."""

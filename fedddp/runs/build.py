@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedddp.clients.autocast import Autocast
-from fedddp.clients.graphs import Graphs, cuda_recorder
+from fedddp.clients.graphs import Graphs
 from fedddp.clients.oracle import Oracle
 from fedddp.clients.private import guarded
 from fedddp.clients.stack import Stack
@@ -22,6 +22,7 @@ from fedddp.core.model import Named
 from fedddp.core.objective import choose
 from fedddp.core.params import Layout, freeze_batch_norm, refuse_batch_norm
 from fedddp.core.progress import waiting
+from fedddp.core.record import Record, cuda_recorder
 from fedddp.core.rng import Streams, stream
 from fedddp.core.shards import Shards
 from fedddp.core.sound import Measured, refuse_outputs, refuse_unfit
@@ -138,6 +139,7 @@ def make_federation(
     plan = make_plan(config, task, exchange.world_size, measured)
     ids = plan.at_home(exchange.rank)
     task = place_data(task, ids, place or config["data.place"])
+    task = replace(task, record=make_recorder(config, task))
     method = make_method(config, task)
     privacy = privacy or make_privacy(config, task, exchange)
     if privacy is not None and task.state is not None:
@@ -155,7 +157,7 @@ def make_federation(
         plan=plan,
         store=ClientStore.make(ids, lambda n: method.init_clients(n, task, config.local), config.federation.rows),
         oracle=make_oracle(config, task),
-        graphs=make_graphs(config, task),
+        graphs=None if task.record is None else Graphs(task.record),
         cohort=guarded(guard),
         poisson=config.privacy.samples_clients,
         silent=privacy is not None,
@@ -234,8 +236,8 @@ def _by_hand(config: Config) -> bool:
     return config.federation.vectorise and config.federation.autocast != "bf16" and not _micro(config)
 
 
-def make_graphs(config: Config, task: Task) -> Graphs | None:
-    """How local steps are recorded, if they are asked to be."""
+def make_recorder(config: Config, task: Task) -> Record | None:
+    """How clients' steps and a server's own are recorded, if they are asked to be."""
     if not config.federation.graphs:
         return None
     if task.device.type != "cuda":
@@ -248,7 +250,7 @@ def make_graphs(config: Config, task: Task) -> Graphs | None:
         raise ValueError("federation.graphs=true: batches of texts have many lengths, which no recording has")
     if task.data.streamed:
         raise ValueError("federation.graphs=true: a recorded step reads its batch on the GPU; set data.place=device")
-    return Graphs(cuda_recorder())
+    return cuda_recorder()
 
 
 def make_plan(config: Config, task: Task, ranks: int, measured: Sequence[float] = ()) -> Plan:

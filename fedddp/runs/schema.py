@@ -63,7 +63,7 @@ class FederationSettings:
     dtype: str = "float32"  # type of parameters and sums: float32 or float64
     autocast: str = "none"  # none, or bf16: the products of local gradients in bfloat16; changes results
     tf32: bool = False  # on a GPU: all products of float32 with 10 bits of mantissa instead of 23; changes results
-    graphs: bool = False  # on a GPU: record local steps as CUDA graphs and replay them; same bits
+    graphs: bool = False  # on a GPU: record steps of clients and servers as CUDA graphs, and replay; same bits
     deterministic: bool = True  # on a GPU: only kernels whose bits are the same every time
     threads: int = 1  # threads of each rank, at least 1; other numbers may change bits
     on_bad_client: str = "stop"  # stop, or skip: leave a failing client out and go on

@@ -1,6 +1,7 @@
 """Local steps, recorded and replayed: here by operations written down, on a GPU as graphs (tests/cuda)."""
 
 import traceback
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -38,6 +39,16 @@ CASES: dict[str, list[str]] = {
 }
 
 
+DESCENTS: dict[str, list[str]] = {  # of servers, eight steps in a round
+    "fedlap_func": ["method=fedlap_func", *MLP],
+    "fedlap_func, convolutions": ["method=fedlap_func", "model.name=hwa_cnn"],
+    "fedlap_func_cov": ["method=fedlap_func_cov", *MLP],
+    "fedfisher, kfac": ["method=fedfisher", *MLP],
+    "fedfisher, diag, looking": ["method=fedfisher", "method.fisher=diag", "data.validation=20", *MLP],
+}
+DOWN = 8
+
+
 class Seen(NamedTuple):
     """What a case did: eagerly, and by replays."""
 
@@ -56,6 +67,7 @@ def rounds(config: Config, device: torch.device, exchange: Exchange, recorder: R
         task = make_task(config, device)
         federation = make_federation(config, task, exchange)
         federation.graphs = None if recorder is None else Graphs(recorder)
+        federation.task = replace(federation.task, record=recorder)
         server = federation.method.init_server(task)
         for number in range(2):
             server, report = federation.round(server, number)
@@ -93,6 +105,25 @@ def watch_all(fused: bool, cases: dict[str, list[str]]) -> dict[str, Seen | str]
         except Exception:
             found[name] = traceback.format_exc()
     return found
+
+
+def watch_descents() -> dict[str, Seen | str]:
+    more = [f"method.steps={DOWN}", "method.validate_every=3"]
+    cases = {name: [*words, *more[: 2 if "fisher" in name else 1]] for name, words in DESCENTS.items()}
+    return watch_all(True, cases)
+
+
+@pytest.fixture(scope="module")
+def descents():
+    return forked.call(watch_descents)
+
+
+@pytest.mark.parametrize("case", DESCENTS)
+def test_a_servers_descent_is_recorded_once_a_round_and_replayed(descents, case):
+    found = descents[case]
+    assert isinstance(found, Seen), found
+    assert found.replayed == found.plain
+    assert found.replays == found.steps + 2 * DOWN, "a step is one replay"
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["fused", "plain"])

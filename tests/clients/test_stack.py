@@ -80,11 +80,14 @@ def test_by_hand_equals_autograd(name, rows, short, objective):
     assert torch.equal(inputs, given)
 
 
-def test_a_pull_is_the_gradient_of_what_has_that_slope():
-    module, layout, theta, inputs, _ = problem(STACKS["two, with biases"], rows=2)
-    stack, slope = Stack.of(module, layout, CrossEntropy()), torch.randn(2, 6, 3, dtype=torch.float64)
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_pull_is_the_gradient_of_what_has_that_slope(rows):
+    """Of a single batch in six parts side by side, because these convolutions are narrow."""
+    module, layout, theta, inputs, _ = problem(STACKS["two, with biases"], rows=rows)
+    stack, slope = Stack.of(module, layout, CrossEntropy()), torch.randn(rows, 6, 3, dtype=torch.float64)
+    assert stack._parts(inputs) == (6 if rows == 1 else 1)
     pulled = stack.pull(theta, inputs, lambda outputs: slope)
-    for row in range(2):
+    for row in range(rows):
         params = {name: view.requires_grad_() for name, view in layout.views(theta[row].clone()).items()}
         pieces = torch.autograd.grad((functional_call(module, params, inputs[row]) * slope[row]).sum(), params.values())
         torch.testing.assert_close(

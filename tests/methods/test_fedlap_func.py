@@ -153,7 +153,7 @@ def test_the_pull_of_memories_is_the_gradient_of_their_losses(how, objective):
     weight = torch.randn(2, 3, 9, generator=draw, dtype=torch.float64)
     memory = _memory.Memory(task, inputs, weight.sum(0), (weight.unsqueeze(3) * labels).sum(0), how != "loop")
     if how == "vmap":
-        memory._chain = None
+        memory.__dict__["_by_hand"] = None
     leaf, total = theta.clone().requires_grad_(), 0.0
     for row in range(3):
         made = functional_call(module, task.layout.views(leaf[row]), (inputs,))
@@ -163,4 +163,4 @@ def test_the_pull_of_memories_is_the_gradient_of_their_losses(how, objective):
     found = memory.pull(theta)
     torch.testing.assert_close(found, torch.autograd.grad(total, leaf)[0], rtol=0, atol=1e-12)
     torch.testing.assert_close(memory.pull(theta[:2]), found[:2], rtol=0, atol=1e-14)
-    assert (memory._chain is None) == (how != "chain")
+    assert (memory._by_hand is None) == (how != "chain")
