@@ -20,11 +20,15 @@ import torch
 from torch import nn
 
 from fedddp import reports
+from fedddp.config import loading as configuration
+from fedddp.config.given import GivenModel, given_clients, given_data
+from fedddp.config.loading import Config
 from fedddp.core.data import Source
 from fedddp.core.device import own_device
 from fedddp.core.files import damaged
 from fedddp.core.model import Model
 from fedddp.core.shards import Split
+from fedddp.evaluation.evaluate import Evaluator
 from fedddp.exchange.group import Exchange
 from fedddp.jobs import here, rendezvous
 from fedddp.jobs import sweep as sweeps
@@ -33,14 +37,10 @@ from fedddp.jobs.planned import place, plan
 from fedddp.rounds.federate import Federation, Report
 from fedddp.rounds.method import Method
 from fedddp.rounds.solver import Solver
-from fedddp.runs import config as configuration
 from fedddp.runs import members
 from fedddp.runs.build import make_federation, make_task
 from fedddp.runs.claim import default_folder, home
-from fedddp.runs.config import Config
-from fedddp.runs.evaluate import Evaluator
 from fedddp.runs.finished import Run
-from fedddp.runs.given import GivenModel, given_clients, given_data
 from fedddp.runs.private import Privacy, make_privacy
 from fedddp.runs.rank import STOPPED, take_part
 
@@ -162,7 +162,7 @@ def _own_data(data: Any, clients: Any, test: Any, split: Any) -> dict[str, Any]:
 
 
 def _same(out: Path, config: Config) -> bool:
-    from fedddp.runs.schema import relevant
+    from fedddp.config.schema import relevant
 
     return relevant(configuration.read(out / "config.yaml")) == config.relevant
 

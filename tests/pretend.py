@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from fedddp.checks import pretend
+from fedddp.config import loading as configuration
 from fedddp.exchange.group import Exchange
-from fedddp.runs import config as configuration
 from fedddp.runs.job import Job
 from tests.small import MODELS, settings
 

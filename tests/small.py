@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from fedddp.checks.small import MODELS, SETTINGS, SMALL
+from fedddp.config import loading as configuration
+from fedddp.config.loading import Config
 from fedddp.core import registry
 from fedddp.exchange.group import Exchange
-from fedddp.runs import config as configuration
-from fedddp.runs.config import Config
 from fedddp.runs.job import Job
 
 __all__ = ["METHODS", "MODELS", "SETTINGS", "SMALL", "Killed", "fresh", "run", "settings"]

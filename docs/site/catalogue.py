@@ -17,6 +17,7 @@ import yaml
 
 from fedddp.bench import methods as costs
 from fedddp.checks import purity, small
+from fedddp.config.explain import Setting, of_class, usual_solver
 from fedddp.core import registry, tree
 from fedddp.core.meanings import meanings
 from fedddp.exchange.group import Exchange
@@ -24,7 +25,6 @@ from fedddp.reports.table import size
 from fedddp.reproduce import protocol, ranking, results
 from fedddp.rounds.federate import Failed
 from fedddp.runs.build import make_federation, make_task
-from fedddp.runs.explain import Setting, of_class, usual_solver
 
 WRITTEN = Path(__file__).with_name("methods.yaml")
 WIDE = 104  # letters of an equation that a page has room for

@@ -7,9 +7,9 @@ from catalogue import table
 
 import fedddp
 from fedddp.cli import _parser as command_line
+from fedddp.config.explain import ABOUT, NAMED, of_class, of_run, of_section
 from fedddp.core import registry
 from fedddp.core.registry import SECTIONS
-from fedddp.runs.explain import ABOUT, NAMED, of_class, of_run, of_section
 
 GROUPS = {  # what is promised, in the order of a reader's questions
     "Running": "run federation sweep load report configure forget join Run Posterior Rounds Result RunFailed",

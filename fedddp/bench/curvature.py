@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from fedddp.bench.workloads import COMMON
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.kron import CHUNK, kron
+from fedddp.config import loading as configuration
 from fedddp.core.rng import stream
 from fedddp.exchange.group import Exchange
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
 
 ONE = ["model.name=lenet", "data.fraction=0.033334", "split.name=iid", "split.clients=1", "method=fedavg"]

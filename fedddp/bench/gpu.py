@@ -21,12 +21,12 @@ from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedddp.checks import launches
+from fedddp.config import loading as configuration
 from fedddp.core.check import check
 from fedddp.core.device import own_device
 from fedddp.core.task import Task
 from fedddp.exchange.group import Exchange
 from fedddp.rounds.plan import default_width
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
 from fedddp.runs.footprint import saved
 

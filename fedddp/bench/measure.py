@@ -18,12 +18,12 @@ from fedddp.bench.contender import Contender
 from fedddp.bench.plain import Plain, PlainBayes
 from fedddp.bench.workloads import WORKLOADS
 from fedddp.clients.cohort import Cohort
+from fedddp.config import loading as configuration
+from fedddp.evaluation.evaluate import evaluate
 from fedddp.exchange.group import Exchange
+from fedddp.records.records import Recorder
 from fedddp.rounds.federate import Federation
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
-from fedddp.runs.evaluate import evaluate
-from fedddp.runs.records import Recorder
 
 
 class Ours(Contender):

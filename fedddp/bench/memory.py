@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from fedddp.bench.workloads import WORKLOADS
+from fedddp.config import loading as configuration
 from fedddp.core import tree
 from fedddp.exchange.group import Exchange
 from fedddp.jobs import here
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
 from fedddp.runs.job import Job
 from fedddp.runs.rank import keep_memory

@@ -19,15 +19,15 @@ from typing import Any
 
 import torch
 
+from fedddp.config import loading as configuration
+from fedddp.config.loading import folder
 from fedddp.core import registry, tree
 from fedddp.core.check import check, first_line
 from fedddp.core.files import write_text
 from fedddp.exchange.group import Exchange
 from fedddp.reproduce.ranking import TooLong, limited
 from fedddp.rounds.federate import Federation
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
-from fedddp.runs.config import folder
 from fedddp.runs.rank import keep_memory
 
 CPU = torch.device("cpu")

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from fedddp.bench.contender import Contender
+from fedddp.config.loading import Config
 from fedddp.core.rng import permutations
 from fedddp.core.task import Task
 from fedddp.exchange.group import Exchange
 from fedddp.local import ivon
 from fedddp.methods import bayes_admm
 from fedddp.runs.build import make_module
-from fedddp.runs.config import Config
 
 
 class Plain(Contender):

@@ -21,15 +21,15 @@ import numpy as np
 import torch
 
 from fedddp.bench.model import CHUNK, Machine, Round, features, hops, predict
+from fedddp.config import loading as configuration
+from fedddp.config.schema import typed
+from fedddp.evaluation.evaluate import Evaluator
 from fedddp.exchange.group import Exchange
 from fedddp.jobs import here
 from fedddp.rounds.federate import Federation
 from fedddp.rounds.plan import Assignment
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
-from fedddp.runs.evaluate import Evaluator
 from fedddp.runs.rank import keep_memory
-from fedddp.runs.schema import typed
 
 SOME = ["split.name=resample", "split.clients=32", "split.minimum=20", "split.most=60"]  # digits, the default data
 MANY = ["split.name=resample", "split.clients=5000", "federation.participation=0.1"]

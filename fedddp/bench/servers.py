@@ -20,6 +20,7 @@ import torch
 from fedddp.checks import pretend
 from fedddp.checks.launches import Count
 from fedddp.checks.ranks import apart
+from fedddp.config import loading as configuration
 from fedddp.core import kernels
 from fedddp.core.check import check
 from fedddp.core.data import Dataset, Examples
@@ -28,7 +29,6 @@ from fedddp.data._settings import Images
 from fedddp.exchange.group import Exchange
 from fedddp.rounds.federate import Federation
 from fedddp.rounds.method import Phase
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
 from fedddp.runs.rank import keep_memory
 

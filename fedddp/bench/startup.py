@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from fedddp.bench.workloads import WORKLOADS
 
-READ = "import sys, torch; from fedddp.runs import config; config.load(None, sys.argv[1:]).data.load()"
-NOT_READ = "import sys, torch; from fedddp.runs import config; config.load(None, sys.argv[1:]).data"
+READ = "import sys, torch; from fedddp.config import loading as config; config.load(None, sys.argv[1:]).data.load()"
+NOT_READ = "import sys, torch; from fedddp.config import loading as config; config.load(None, sys.argv[1:]).data"
 
 
 class Spent(NamedTuple):

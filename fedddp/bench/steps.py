@@ -16,10 +16,10 @@ from fedddp.bench.workloads import COMMON, MLP
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.noise import Quantile
 from fedddp.clients.private import Guard, guarded
+from fedddp.config import loading as configuration
 from fedddp.core.gaussian import diagonal
 from fedddp.exchange.group import Exchange
 from fedddp.local import adam, ivon, sgd
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
 
 EVEN = ["data.fraction=0.1", "split.name=iid", "split.clients=10", "method=fedavg"]

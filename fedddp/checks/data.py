@@ -9,10 +9,10 @@ from torch import Tensor
 
 from fedddp.checks.ranks import apart
 from fedddp.checks.rows import Broken, Sheet
+from fedddp.config import loading as configuration
+from fedddp.config.loading import Config
 from fedddp.core.data import IGNORED, Dataset, Examples
 from fedddp.core.objective import choose
-from fedddp.runs import config as configuration
-from fedddp.runs.config import Config
 
 CHUNK = 1024  # examples made into model inputs at a time
 FORMAT = "the module docstring of fedddp/core/data.py says what they may be"

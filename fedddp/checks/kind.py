@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from fedddp.config import loading as configuration
 from fedddp.core import plugins, registry
 from fedddp.core.check import hint
-from fedddp.runs import config as configuration
 
 KINDS = {"method": "method", "local": "solver", "split": "split", "data": "data source", "model": "model"}
 FIRST = {"sampling": "fedpa", "posterior": "pvi"}  # the method that a kind of solver is checked with; else fedavg

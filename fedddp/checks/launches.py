@@ -21,11 +21,11 @@ from torch.utils._pytree import tree_leaves
 from fedddp.checks import pretend, small
 from fedddp.checks.ranks import apart
 from fedddp.clients.noise import quantiles
+from fedddp.config.loading import Config
 from fedddp.core import kernels
 from fedddp.core.trace import PACKAGE
 from fedddp.exchange.group import Exchange
 from fedddp.runs.build import make_federation, make_task
-from fedddp.runs.config import Config
 
 aten = torch.ops.aten
 FEW, MANY = 1, 3  # epochs

@@ -14,9 +14,9 @@ from torch import Tensor
 from fedddp.checks import launches, pretend, purity, small
 from fedddp.checks.ranks import apart, train, warm
 from fedddp.checks.rows import Broken, Sheet, Skipped
+from fedddp.config.loading import Config
 from fedddp.exchange.group import Exchange
 from fedddp.reports.table import size
-from fedddp.runs.config import Config
 
 MLP = small.MODELS["mlp"]
 CONV = ["data.test_fraction=0.92", "model.name=cnn", "model.channels=[4]", "model.groups=2"]

@@ -15,8 +15,8 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from fedddp.config.loading import Config
 from fedddp.exchange.group import Exchange, Sockets
-from fedddp.runs.config import Config
 from fedddp.runs.job import Job
 
 aten, CPU, NAME = torch.ops.aten, torch.device("cpu"), "pretend"

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from fedddp.clients.cohort import Cohort
+from fedddp.config.loading import Config
 from fedddp.core import tree
 from fedddp.core.task import Task
 from fedddp.exchange.group import Exchange
 from fedddp.exchange.messages import Gather, Mean, Message, Sum, Totals
 from fedddp.rounds.method import Phase
 from fedddp.runs.build import make_federation, make_task
-from fedddp.runs.config import Config
 
 CPU = torch.device("cpu")
 ROUNDS = 2  # in the second there is something to remember

@@ -14,12 +14,12 @@ import torch
 from fedddp.checks import small
 from fedddp.checks.rows import Failure
 from fedddp.clients.oracle import Oracle
+from fedddp.config.loading import Config
 from fedddp.core import trace
 from fedddp.exchange.group import Exchange, RankLost
 from fedddp.jobs import here
 from fedddp.rounds.federate import Failed
 from fedddp.runs.build import make_task
-from fedddp.runs.config import Config
 from fedddp.runs.job import Job
 from fedddp.runs.rank import STOPPED
 

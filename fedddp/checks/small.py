@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 
-from fedddp.runs import config as configuration
-from fedddp.runs.config import Config
+from fedddp.config import loading as configuration
+from fedddp.config.loading import Config
 
 SMALL = [
     "data.name=digits",

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from fedddp.checks.ranks import apart
 from fedddp.checks.rows import Broken, Sheet
+from fedddp.config import loading as configuration
+from fedddp.config.loading import Config
 from fedddp.core.data import Dataset
 from fedddp.core.rng import stream
 from fedddp.core.shards import Shards
-from fedddp.runs import config as configuration
-from fedddp.runs.config import Config
 
 
 @dataclass

@@ -78,11 +78,11 @@ def call(arguments: argparse.Namespace) -> int:
 
 def _words() -> Iterator[tuple[str, list[str]]]:
     """What may be typed, by where."""
+    from fedddp.config.explain import ABOUT, of_class, of_run, of_section
+    from fedddp.config.loading import experiments
+    from fedddp.config.schema import PLAIN
     from fedddp.core import registry
     from fedddp.core.registry import SECTIONS
-    from fedddp.runs.config import experiments
-    from fedddp.runs.explain import ABOUT, of_class, of_run, of_section
-    from fedddp.runs.schema import PLAIN
 
     parsers = dict(_parsers())
     yield "commands", list(parsers)

@@ -11,7 +11,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> int:
-    from fedddp.runs.explain import explain
+    from fedddp.config.explain import explain
 
     print("\n\n".join(explain(word) for word in arguments.words or [""]))
     return 0

@@ -33,7 +33,7 @@ def call(arguments: argparse.Namespace) -> int:
         with waiting(f"figure {arguments.name}"):
             draw(out)
     elif "experiment" in signature(draw).parameters:
-        from fedddp.runs.config import split_words
+        from fedddp.config.loading import split_words
 
         experiment, settings = split_words(arguments.words)
         with waiting(f"figure {arguments.name}"):

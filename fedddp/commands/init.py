@@ -11,8 +11,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> int:
+    from fedddp.config.loading import folder
     from fedddp.core.files import write_text
-    from fedddp.runs.config import folder
 
     into: Path = arguments.folder
     if into.exists() and (not into.is_dir() or any(into.iterdir())):

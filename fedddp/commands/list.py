@@ -17,8 +17,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> int:
+    from fedddp.config.loading import experiments
     from fedddp.core import registry
-    from fedddp.runs.config import experiments
 
     for kind in [arguments.kind] if arguments.kind else KINDS:
         if not arguments.kind:
@@ -42,7 +42,7 @@ def _about(section: str, name: str) -> str:
 
 
 def _first_comment(experiment: str) -> str:
-    from fedddp.runs.config import folder
+    from fedddp.config.loading import folder
 
     first = (folder("experiment") / f"{experiment}.yaml").read_text().splitlines()[0]
     return first.removeprefix("# ") if first.startswith("#") else ""

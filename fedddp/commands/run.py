@@ -18,8 +18,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> int:
+    from fedddp.config import loading as configuration
     from fedddp.jobs import here
-    from fedddp.runs import config as configuration
     from fedddp.runs.claim import default_folder, home
     from fedddp.runs.rank import work
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fedddp.commands import experiment
 
 if TYPE_CHECKING:
-    from fedddp.runs.config import Config
+    from fedddp.config.loading import Config
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -16,9 +16,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> int:
-    from fedddp.runs import config as configuration
-    from fedddp.runs.asked import NAME
-    from fedddp.runs.schema import flatten
+    from fedddp.config import loading as configuration
+    from fedddp.config.asked import NAME
+    from fedddp.config.schema import flatten
 
     config = configuration.load(*configuration.split_words(arguments.words))
     said = _meanings(config) if arguments.explain else config.origin
@@ -33,9 +33,9 @@ def call(arguments: argparse.Namespace) -> int:
 
 
 def _meanings(config: "Config") -> dict[str, str]:
+    from fedddp.config.explain import meaning_of
+    from fedddp.config.schema import flatten
     from fedddp.core.registry import SECTIONS
-    from fedddp.runs.explain import meaning_of
-    from fedddp.runs.schema import flatten
 
     names = {section: str(config.values[section]["name"]) for section in SECTIONS}
     return {key: meaning_of(key, names) for key, _ in flatten(config.values)}

@@ -13,9 +13,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> int:
+    from fedddp.config import loading as configuration
     from fedddp.core.shards import Shards
-    from fedddp.runs import config as configuration
-    from fedddp.runs import split_picture
+    from fedddp.records import split_picture
     from fedddp.runs.claim import home
     from fedddp.runs.clients import natural
 

@@ -14,9 +14,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> int:
+    from fedddp.config.loading import split_words
     from fedddp.jobs import grid, sweep
     from fedddp.jobs.options import Options
-    from fedddp.runs.config import split_words
 
     name, words = split_words(arguments.words)
     return sweep.launch(Options.of(arguments), name, grid.points(words, arguments.points))

@@ -26,7 +26,7 @@ from fedddp.core.task import Task
 from fedddp.figures._duality import linear_task, trace
 from fedddp.local import ivon
 from fedddp.methods import bayes_admm, bregman_admm, pvi
-from fedddp.runs.pictures import COLOURS, STYLE
+from fedddp.records.pictures import COLOURS, STYLE
 
 DELTA = 10.0
 

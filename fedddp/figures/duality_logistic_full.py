@@ -26,7 +26,7 @@ from fedddp.figures._duality import digit_pairs, linear_task, trace
 from fedddp.figures._least_squares import cohort
 from fedddp.local import von
 from fedddp.methods import bayes_admm, bregman_admm, pvi
-from fedddp.runs.pictures import COLOURS, STYLE
+from fedddp.records.pictures import COLOURS, STYLE
 
 DELTA = 0.001
 LOCAL = von.Solver(lr=0.5, epochs=100, tolerance=1e-3)

@@ -20,7 +20,7 @@ from fedddp.core.task import Task
 from fedddp.figures._duality import Newton, linear_task, trace
 from fedddp.local import von
 from fedddp.methods import bayes_admm, federated_admm
-from fedddp.runs.pictures import STYLE
+from fedddp.records.pictures import STYLE
 
 DELTA, RHO = 0.2, 0.2  # rho as published
 OUTLIER = (3.2, 3.4)

@@ -18,7 +18,7 @@ from fedddp.figures._duality import Newton, digit_pairs, linear_task, trace
 from fedddp.figures._least_squares import normal
 from fedddp.local import von
 from fedddp.methods import bayes_admm, bregman_admm, federated_admm
-from fedddp.runs.pictures import COLOURS, STYLE
+from fedddp.records.pictures import COLOURS, STYLE
 
 DELTA = 1.0
 FLOOR = 1e-16  # what is as good as 0 on a logarithmic axis

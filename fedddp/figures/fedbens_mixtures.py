@@ -14,18 +14,18 @@ import matplotlib
 import torch
 from matplotlib.figure import Figure
 
+from fedddp.config import loading as configuration
+from fedddp.config.loading import Config
 from fedddp.core.task import Task
+from fedddp.evaluation.evaluate import evaluate
 from fedddp.exchange.group import Exchange
 from fedddp.figures._least_squares import alone
 from fedddp.jobs.grid import points
 from fedddp.methods import fedbens
 from fedddp.methods._mixture import Mixture
+from fedddp.records.pictures import COLOURS, STYLE
 from fedddp.rounds.federate import Federation
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
-from fedddp.runs.config import Config
-from fedddp.runs.evaluate import evaluate
-from fedddp.runs.pictures import COLOURS, STYLE
 
 CPU = torch.device("cpu")
 

@@ -14,13 +14,13 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from fedddp.config import loading as configuration
 from fedddp.core.task import Task
 from fedddp.figures._duality import Newton, trace
 from fedddp.figures._least_squares import cohort
 from fedddp.methods import feddyn, fedlap
-from fedddp.runs import config as configuration
+from fedddp.records.pictures import COLOURS, STYLE
 from fedddp.runs.build import make_task
-from fedddp.runs.pictures import COLOURS, STYLE
 
 DELTAS = (0.1, 1.0, 10.0)  # FedLap's priors
 ALPHAS = (0.01, 0.1, 1.0, 10.0)  # FedDyn's penalties, on the sum loss

@@ -24,7 +24,7 @@ from fedddp.core.task import Task
 from fedddp.figures._least_squares import cohort, least_squares
 from fedddp.local import iasg
 from fedddp.methods.fedpa import delta
-from fedddp.runs.pictures import COLOURS, STYLE
+from fedddp.records.pictures import COLOURS, STYLE
 
 EXAMPLES, BATCH, NOISE = 500, 10, 50.0
 COPIES = 20  # of each example, so that batches come as good as with replacement

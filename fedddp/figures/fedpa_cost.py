@@ -22,7 +22,7 @@ from fedddp.core.task import Task
 from fedddp.figures._least_squares import cohort, least_squares
 from fedddp.local import iasg, sgd
 from fedddp.methods.fedpa import delta
-from fedddp.runs.pictures import COLOURS, STYLE
+from fedddp.records.pictures import COLOURS, STYLE
 from fedddp.runs.rank import keep_memory
 
 EXAMPLES, BATCH, EPOCHS, SAMPLES, SHRINKAGE = 200, 10, 25, 10, 0.1  # 500 steps, as in the paper

@@ -22,7 +22,7 @@ from fedddp.figures._least_squares import cohort
 from fedddp.figures.fedpa_bias_variance import BATCH, COPIES, EXAMPLES, NOISE, problems
 from fedddp.local import iasg
 from fedddp.methods.fedpa import kish
-from fedddp.runs.pictures import COLOURS, STYLE
+from fedddp.records.pictures import COLOURS, STYLE
 
 SAMPLES = 20
 BURN_INS = (0, 50, 100, 200, 400, 800)  # whole samples before the first: a path is cut into them from its end

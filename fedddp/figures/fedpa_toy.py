@@ -21,7 +21,7 @@ from fedddp.exchange.group import Exchange
 from fedddp.figures._least_squares import alone, least_squares, normal, path
 from fedddp.local import iasg, sgd
 from fedddp.methods import fedavg, fedpa
-from fedddp.runs.pictures import COLOURS, STYLE
+from fedddp.records.pictures import COLOURS, STYLE
 
 EXAMPLES = 2000  # of each client
 CURVED, FLAT = 0.01, 0.0025  # of a client's mean loss: the posterior's deviations are of the order of one

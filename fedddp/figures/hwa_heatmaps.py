@@ -18,11 +18,11 @@ from torch import Tensor
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.curvature import squared_grads
 from fedddp.clients.oracle import Oracle
+from fedddp.config import loading as configuration
 from fedddp.core.task import Task
+from fedddp.records.pictures import STYLE
 from fedddp.rounds.solver import PointSolver
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_task
-from fedddp.runs.pictures import STYLE
 
 EPOCHS = 10
 WEIGHTS = 25  # of each output, as in the paper

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 
+from fedddp.config import written
+from fedddp.config.schema import flatten
 from fedddp.core.check import shown
-from fedddp.runs import written
-from fedddp.runs.schema import flatten
 
 Point = list[str]
 RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})")

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import torch
 
+from fedddp.config.loading import Config
 from fedddp.exchange.group import in_world
 from fedddp.jobs.processes import STOPS, Processes
 from fedddp.jobs.rendezvous import Place, describe
-from fedddp.runs.config import Config
 from fedddp.runs.rank import attempt, end_with_parent
 from fedddp.runs.rank import work as run_rank
 

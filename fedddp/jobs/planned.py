@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedddp.config import loading as configuration
+from fedddp.config.loading import Config
+from fedddp.config.schema import flatten
 from fedddp.core.files import Damaged, check_text
 from fedddp.core.registry import SECTIONS
 from fedddp.jobs import rendezvous
 from fedddp.jobs.grid import Point
-from fedddp.runs import config as configuration
 from fedddp.runs.claim import home, own_folder, write_config
-from fedddp.runs.config import Config
-from fedddp.runs.schema import flatten
 
 
 @dataclass(frozen=True)

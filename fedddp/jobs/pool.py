@@ -27,7 +27,7 @@ from fedddp.jobs.ticket import Ticket
 from fedddp.runs import lock
 from fedddp.runs.rank import STOPPED, end_with_parent
 
-PRELOAD = ["fedddp.runs.job", "fedddp.runs.rank", "fedddp.runs.pictures", "torch.utils.tensorboard"]
+PRELOAD = ["fedddp.runs.job", "fedddp.runs.rank", "fedddp.records.pictures", "torch.utils.tensorboard"]
 
 
 @dataclass

@@ -6,10 +6,10 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from fedddp.config import written
+from fedddp.config.schema import typed
 from fedddp.core.check import check, check_count, hint
 from fedddp.jobs import slurm_task
-from fedddp.runs import written
-from fedddp.runs.schema import typed
 
 
 @dataclass

@@ -110,7 +110,7 @@ def _await(folder: Path, place: Place) -> tuple[str, int] | None:
 
 def _timeout(folder: Path) -> float:
     """The run's federation.timeout, if its configuration is in the folder already."""
-    from fedddp.runs.config import read as read_config
+    from fedddp.config.loading import read as read_config
 
     try:
         return float(read_config(folder / "config.yaml")["federation"]["timeout"])

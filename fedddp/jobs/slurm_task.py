@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedddp.config import loading as config
 from fedddp.core.files import damaged
 from fedddp.jobs.rendezvous import Place, join
-from fedddp.runs import config, lock
+from fedddp.runs import lock
 from fedddp.runs.claim import read_config
 from fedddp.runs.rank import STOPPED, attempt, work
 

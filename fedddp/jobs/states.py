@@ -8,8 +8,8 @@ from typing import Any
 from fedddp.core.files import check_text, damaged, read_record
 from fedddp.jobs import queue, ticket
 from fedddp.jobs.ticket import Ticket
+from fedddp.records.metrics import parse
 from fedddp.runs import lock
-from fedddp.runs.metrics import parse
 
 ACTIVE = ("queued", "requeued", "running")
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from fedddp.records import pictures as drawing
+from fedddp.records.pictures import Curve
 from fedddp.reports.plate import csv_text, plate, scrolling
 from fedddp.reports.rows import Row
 from fedddp.reports.runs import Array
 from fedddp.reports.sections import Section
-from fedddp.runs import pictures as drawing
-from fedddp.runs.pictures import Curve
 
 ROWS = 12  # most settings in the table and the picture
 KINDS = {"point": "", "averaged": ", averaged"}  # and what they add to a row's name

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from fedddp.records import pictures as drawing
 from fedddp.reports.plate import plate
 from fedddp.reports.rows import Row
 from fedddp.reports.runs import Array, Record
 from fedddp.reports.sections import Section
-from fedddp.runs import pictures as drawing
 
 ROWS = 12  # most settings in a picture
 METRICS = 4  # most metrics with a picture of dots; the first has the other two as well

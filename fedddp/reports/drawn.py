@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fedddp.records import pictures as drawing
+from fedddp.records.pictures import Curve, colour, dash
 from fedddp.reports.calibrated import calibrated
 from fedddp.reports.clients import clients
 from fedddp.reports.numbers import curve
@@ -14,8 +16,6 @@ from fedddp.reports.plate import plate
 from fedddp.reports.rows import Row
 from fedddp.reports.runs import Array, Record
 from fedddp.reports.sections import Section
-from fedddp.runs import pictures as drawing
-from fedddp.runs.pictures import Curve, colour, dash
 
 KINDS = {"reliability": "", "averaged_reliability": ", averaged"}  # and what they add to a row's name
 CURVES = 12  # most rows in a picture of curves

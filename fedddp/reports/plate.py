@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from fedddp.runs.pictures import svg
+from fedddp.records.pictures import svg
 
 COLOURS = {  # of axes and texts, which the page's light and dark styles set
     "#222a33": "ink",

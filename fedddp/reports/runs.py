@@ -126,8 +126,8 @@ Entry = tuple[dict[str, Any], Array]  # a run as the index keeps it: what is not
 
 
 def _parse(path: Path, stamp: list[list[int]]) -> Entry:
+    from fedddp.config.schema import relevant
     from fedddp.runs.claim import read_config  # torch comes with it: two seconds, only when something must be read
-    from fedddp.runs.schema import relevant
 
     plain = read_config(path / "config.yaml")
     summary, notes = _record(path / "summary.json"), list[str]()
@@ -162,7 +162,7 @@ def _calibration(path: Path) -> dict[str, Any]:
 
 def _clients(path: Path) -> dict[str, Any]:
     """Who takes part, and each client's numbers at the last evaluation; {} if that was not recorded."""
-    from fedddp.runs.metrics import read_metrics
+    from fedddp.records.metrics import read_metrics
 
     tables = read_metrics(path / CLIENT_METRICS, lambda _: None)
     columns = tables[-1].get("columns", {}) if tables else {}
@@ -187,7 +187,7 @@ def _number(value: Any) -> float:
 
 def _rounds(path: Path, summary: dict[str, Any], notes: list[str]) -> list[dict[str, Any]]:
     """The records of a run; of a finished one whose last is lost, no number would be that of its end."""
-    from fedddp.runs.metrics import lacking, read_metrics, spans
+    from fedddp.records.metrics import lacking, read_metrics, spans
 
     def note(text: str) -> None:
         notes.append(text.removeprefix(f"{path}/"))

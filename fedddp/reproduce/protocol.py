@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from fedddp.config.loading import folder
+from fedddp.config.written import load
 from fedddp.core.check import hint
-from fedddp.runs.config import folder
-from fedddp.runs.written import load
 
 Settings = dict[str, Any]
 

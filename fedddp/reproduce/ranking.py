@@ -20,15 +20,15 @@ from typing import Any
 
 import torch
 
+from fedddp.config import loading as configuration
+from fedddp.config.loading import folder
+from fedddp.config.written import read as read_yaml
 from fedddp.core import registry
 from fedddp.core.check import first_line
 from fedddp.core.files import write_text
 from fedddp.exchange.group import Exchange
-from fedddp.runs import config as configuration
-from fedddp.runs.config import folder
+from fedddp.records.records import read_metrics
 from fedddp.runs.job import Job
-from fedddp.runs.records import read_metrics
-from fedddp.runs.written import read as read_yaml
 
 TASKS = ("ranking_heart", "ranking_fashion", "ranking_shakespeare")  # experiments
 FACTORS = (1.0, 0.3, 3.0)  # of the usual learning rate

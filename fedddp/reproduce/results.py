@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedddp.config.loading import folder
 from fedddp.core.files import write_text
 from fedddp.reports.numbers import Number
-from fedddp.runs.config import folder
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from fedddp.config.loading import folder
+from fedddp.config.written import read
 from fedddp.reports.numbers import Number, more_is_better
 from fedddp.reproduce.protocol import Protocol
 from fedddp.reproduce.results import Result
-from fedddp.runs.config import folder
-from fedddp.runs.written import read
 
 KINDS = ("met", "above", "short", "not run", "nothing published")
 ROUNDS = "rounds"  # the metric of a column with a target

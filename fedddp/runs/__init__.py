@@ -1,1 +1,1 @@
-"""One run: configuration, building, rounds and records, evaluation, predictions, the lock on its folder."""
+"""One run: building, the job, its rounds, checkpoints and end, its folder; predictions of a finished one."""

@@ -15,6 +15,8 @@ from fedddp.clients.graphs import Graphs
 from fedddp.clients.oracle import Oracle
 from fedddp.clients.private import guarded
 from fedddp.clients.stack import Stack
+from fedddp.config.loading import Config
+from fedddp.config.schema import DTYPES
 from fedddp.core.adapters import merges
 from fedddp.core.check import first_line
 from fedddp.core.data import Dataset
@@ -27,6 +29,7 @@ from fedddp.core.rng import Streams, stream
 from fedddp.core.shards import Shards
 from fedddp.core.sound import Measured, refuse_outputs, refuse_unfit
 from fedddp.core.task import Task
+from fedddp.evaluation.parts import hold_out
 from fedddp.exchange.group import Exchange
 from fedddp.rounds.averaging import KEY as PARTS
 from fedddp.rounds.averaging import Averaged
@@ -44,10 +47,7 @@ from fedddp.rounds.secrecy import Secrecy, public_ranges
 from fedddp.rounds.solver import PointSolver, Solver
 from fedddp.rounds.stacking import Stacked
 from fedddp.rounds.store import ClientStore
-from fedddp.runs.config import Config
-from fedddp.runs.parts import hold_out
 from fedddp.runs.private import Privacy, make_privacy
-from fedddp.runs.schema import DTYPES
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 

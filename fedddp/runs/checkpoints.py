@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
+from fedddp.config.loading import Config
 from fedddp.exchange.group import Exchange
 from fedddp.rounds import checkpoint
 from fedddp.rounds.federate import Federation
 from fedddp.rounds.solver import Nothing
 from fedddp.rounds.store import ClientStore
 from fedddp.runs.claim import origin
-from fedddp.runs.config import Config
 
 
 @dataclass

@@ -10,10 +10,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from fedddp.config.loading import Config, read, stem
+from fedddp.config.schema import flatten, relevant
 from fedddp.core.files import Damaged, check_text, write_sealed_text
 from fedddp.rounds import checkpoint
-from fedddp.runs.config import Config, read, stem
-from fedddp.runs.schema import flatten, relevant
 
 NAME = "config.yaml"
 ROUNDS = "federation.rounds"

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from fedddp.config.loading import Config
 from fedddp.core.data import Dataset
 from fedddp.core.shards import Shards
 from fedddp.core.task import Task
-from fedddp.runs.config import Config
-from fedddp.runs.parts import dealt_numbers
+from fedddp.evaluation.parts import dealt_numbers
 
 MOST_COUNTED = 10_000  # clients whose classes are counted
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from fedddp.core import files, tree
+from fedddp.evaluation.evaluate import Evaluator
+from fedddp.evaluation.posterior import export
+from fedddp.records import summary
 from fedddp.rounds import checkpoint
 from fedddp.rounds.federate import checksum
-from fedddp.runs import summary
 from fedddp.runs.checkpoints import Checkpoints
-from fedddp.runs.evaluate import Evaluator
-from fedddp.runs.posterior import export
 from fedddp.runs.private import Ledger
 
 

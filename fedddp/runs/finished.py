@@ -13,11 +13,11 @@ from fedddp.core.files import Damaged, read_record
 from fedddp.core.gaussian import Family, family_of
 from fedddp.core.params import Layout
 from fedddp.core.rng import stream
+from fedddp.evaluation.calibrate import FILE as CALIBRATION
+from fedddp.records.metrics import read_metrics
+from fedddp.records.table import Table, read_tables
 from fedddp.runs import predict as prediction
-from fedddp.runs.calibrate import FILE as CALIBRATION
 from fedddp.runs.claim import read_config
-from fedddp.runs.metrics import read_metrics
-from fedddp.runs.table import Table, read_tables
 
 if TYPE_CHECKING:
     import pandas

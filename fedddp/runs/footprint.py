@@ -17,20 +17,20 @@ import torch
 from torch import Tensor
 
 from fedddp.clients.oracle import Oracle
+from fedddp.config.loading import Config
 from fedddp.core import tree
 from fedddp.core.data import Dataset
 from fedddp.core.live import Live
 from fedddp.core.model import call
 from fedddp.core.shards import Shards
 from fedddp.core.task import Task
+from fedddp.evaluation.predictions import chunk_size, predict
 from fedddp.exchange.alone import Alone
 from fedddp.exchange.reduce import MOST_SCALES
 from fedddp.rounds.federate import HEAD, Failed, Federation
 from fedddp.rounds.method import Method
 from fedddp.rounds.store import ClientStore
 from fedddp.runs.build import WIDTHS, cohort_width, make_method, make_oracle, make_plan, make_task
-from fedddp.runs.config import Config
-from fedddp.runs.predictions import chunk_size, predict
 
 FEW = 4  # examples of a client in the round that is tried
 LIMIT = 20_000  # operations, after which a server's loop has shown what it holds

@@ -9,12 +9,17 @@ from typing import Any
 
 import torch
 
+from fedddp.config.loading import Config
 from fedddp.core import files, rng
 from fedddp.core.device import sharing
 from fedddp.core.files import damaged
 from fedddp.core.task import Task
 from fedddp.core.trace import whole
+from fedddp.evaluation.evaluators import make_calibration, make_evaluator
 from fedddp.exchange.group import Exchange
+from fedddp.records.records import Recorder
+from fedddp.records.texts import texts
+from fedddp.records.trackers import About
 from fedddp.rounds import checkpoint
 from fedddp.rounds.federate import Failed
 from fedddp.runs import footprint, lock
@@ -22,15 +27,10 @@ from fedddp.runs.build import make_federation, make_task, measure_width
 from fedddp.runs.checkpoints import Checkpoints
 from fedddp.runs.claim import claim, write_config
 from fedddp.runs.clients import called, clients
-from fedddp.runs.config import Config
-from fedddp.runs.evaluators import make_calibration, make_evaluator
 from fedddp.runs.private import Ledger, Privacy, make_privacy
 from fedddp.runs.rank import speaks
-from fedddp.runs.records import Recorder
 from fedddp.runs.rounds import Rounds
 from fedddp.runs.stop import Stop
-from fedddp.runs.texts import texts
-from fedddp.runs.trackers import About
 
 
 @dataclass

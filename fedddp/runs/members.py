@@ -16,19 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedddp.config.loading import Config, load
 from fedddp.core import files, tree
 from fedddp.core.check import hint
+from fedddp.evaluation.evaluate import Evaluator
 from fedddp.exchange.alone import Alone
+from fedddp.records import metrics
 from fedddp.rounds import checkpoint
 from fedddp.rounds.checkpoint import SERVER, load_tensors
 from fedddp.rounds.federate import Federation
 from fedddp.rounds.store import ClientStore
-from fedddp.runs import metrics
 from fedddp.runs.build import make_federation, make_task
 from fedddp.runs.claim import origin, write_config
 from fedddp.runs.clients import called, clients, present
-from fedddp.runs.config import Config, load
-from fedddp.runs.evaluate import Evaluator
 from fedddp.runs.private import LEDGER
 
 Adapt = Callable[[Federation, Any, dict[str, Tensor]], Any]

@@ -10,6 +10,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from fedddp.config.own import find
+from fedddp.config.schema import DTYPES, EXTRA, typed
 from fedddp.core.data import Dataset, Examples
 from fedddp.core.files import Damaged, read_record
 from fedddp.core.gaussian import FAMILIES
@@ -20,15 +22,13 @@ from fedddp.core.plugins import is_path
 from fedddp.core.rng import Streams
 from fedddp.core.shards import Shards
 from fedddp.core.task import Task
+from fedddp.evaluation.calibrate import FILE as CALIBRATION
+from fedddp.evaluation.conformal import sets, temper, threshold
+from fedddp.evaluation.posterior import Samples, entropy
+from fedddp.evaluation.predictions import Models
 from fedddp.rounds.checkpoint import digest, load_tensors
 from fedddp.runs.build import seeded
-from fedddp.runs.calibrate import FILE as CALIBRATION
 from fedddp.runs.claim import read_config
-from fedddp.runs.conformal import sets, temper, threshold
-from fedddp.runs.own import find
-from fedddp.runs.posterior import Samples, entropy
-from fedddp.runs.predictions import Models
-from fedddp.runs.schema import DTYPES, EXTRA, typed
 
 CHUNK = 1000
 

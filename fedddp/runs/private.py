@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedddp.clients.private import Guard
+from fedddp.config.loading import Config
 from fedddp.core import rng, tree
 from fedddp.core.files import Damaged, read_record, write_record
 from fedddp.core.task import Task
@@ -20,7 +21,6 @@ from fedddp.rounds.averaging import KEY as PARTS
 from fedddp.rounds.method import Method
 from fedddp.rounds.privacy import GRADIENT, ON_CHANGES, PrivacySettings
 from fedddp.rounds.private import private
-from fedddp.runs.config import Config
 
 LEDGER = "privacy.json"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the command line imports this module, and torch takes two seconds
-    from fedddp.runs.config import Config
+    from fedddp.config.loading import Config
 
 STOPPED = 130  # exit code of a run that was asked to stop and wrote its checkpoint
 

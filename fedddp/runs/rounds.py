@@ -8,23 +8,23 @@ from typing import Any
 
 from torch import Tensor
 
+from fedddp.config.loading import Config
 from fedddp.core import files
 from fedddp.core.files import damaged
+from fedddp.evaluation.calibrate import FILE as CALIBRATION
+from fedddp.evaluation.calibrate import Calibration
+from fedddp.evaluation.confusion import confusion
+from fedddp.evaluation.evaluate import Evaluated, Evaluator
+from fedddp.evaluation.histograms import histograms
+from fedddp.records.records import Recorder, round_record
+from fedddp.records.table import Table
 from fedddp.rounds.federate import Federation, Report
-from fedddp.runs.calibrate import FILE as CALIBRATION
-from fedddp.runs.calibrate import Calibration
 from fedddp.runs.checkpoints import Checkpoints
 from fedddp.runs.clients import called, split
-from fedddp.runs.config import Config
-from fedddp.runs.confusion import confusion
 from fedddp.runs.ending import finish
-from fedddp.runs.evaluate import Evaluated, Evaluator
-from fedddp.runs.histograms import histograms
 from fedddp.runs.pace import Pace
 from fedddp.runs.private import Ledger
-from fedddp.runs.records import Recorder, round_record
 from fedddp.runs.stop import Stop
-from fedddp.runs.table import Table
 
 DIVERGING = 50.0  # nats an example: no model that learns is as wrong
 MOST_DRAWN = 1000  # clients in a picture of the split

@@ -5,7 +5,7 @@ import torch
 from fedddp.bench.curvature import line, measure
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.oracle import Oracle
-from fedddp.runs import config as configuration
+from fedddp.config import loading as configuration
 from fedddp.runs.build import make_task
 from tests.small import MODELS, settings
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedddp.bench import gpu
-from fedddp.runs import config as configuration
+from fedddp.config import loading as configuration
 from fedddp.runs.build import make_task
 from tests import forked
 

@@ -5,8 +5,8 @@ import torch
 
 from fedddp.bench.measure import Ours
 from fedddp.bench.plain import Plain, PlainBayes
+from fedddp.config import loading as configuration
 from fedddp.exchange.group import Exchange
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
 from tests.small import SMALL
 

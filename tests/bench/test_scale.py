@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedddp.bench.scale import line, measure
+from fedddp.config import loading as configuration
 from fedddp.exchange.group import Exchange
 from fedddp.rounds.plan import sample
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_task
 
 WORDS = ["split.clients=300", "federation.participation=0.1"]

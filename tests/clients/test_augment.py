@@ -8,11 +8,11 @@ import torch
 from fedddp.clients.augment import PAD, Crops, cut
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.oracle import Oracle
+from fedddp.config import loading as configuration
 from fedddp.core.data import Examples
 from fedddp.data import mnist
 from fedddp.local import sgd
 from fedddp.rounds.fit_cache import name_of
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_task
 
 

@@ -6,10 +6,10 @@ from torch import nn
 
 from fedddp.clients.autocast import Autocast
 from fedddp.clients.oracle import Oracle
+from fedddp.config import loading as configuration
 from fedddp.core.objective import CrossEntropy
 from fedddp.core.params import Layout
 from fedddp.core.rng import stream
-from fedddp.runs import config as configuration
 from tests import forked
 from tests.small import MODELS, fresh, run, settings
 

@@ -8,9 +8,9 @@ from torch import nn
 
 import fedddp
 from fedddp.clients.oracle import Oracle
+from fedddp.config import loading as configuration
 from fedddp.core.objective import CrossEntropy
 from fedddp.core.params import Layout, freeze_batch_norm
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
 from tests.small import fresh, run, settings
 

@@ -7,9 +7,9 @@ import torch
 
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.oracle import Oracle
+from fedddp.config import loading as configuration
 from fedddp.core.params import refuse_batch_norm
 from fedddp.local import sgd
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
 from tests import toy
 from tests.small import MODELS, settings

@@ -11,7 +11,7 @@ from fedddp.clients import curvature
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.kron import Kron, kron
 from fedddp.clients.oracle import Oracle
-from fedddp.runs import config as configuration
+from fedddp.config import loading as configuration
 from fedddp.runs.build import make_task
 from tests import toy
 from tests.small import MODELS, settings

@@ -11,10 +11,10 @@ import torch
 from fedddp.checks import launches, pretend
 from fedddp.checks.ranks import apart
 from fedddp.clients import feed
+from fedddp.config import loading as configuration
 from fedddp.core.data import Dataset, Examples
 from fedddp.core.task import Task
 from fedddp.exchange.group import Exchange
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
 from fedddp.runs.job import Job
 from tests import forked

@@ -13,11 +13,11 @@ from fedddp.checks import pretend, small
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.graphs import Graphs
 from fedddp.clients.oracle import Oracle
+from fedddp.config.loading import Config
 from fedddp.core import kernels
 from fedddp.exchange.group import Exchange
 from fedddp.rounds.federate import checksum
 from fedddp.runs.build import make_federation, make_task
-from fedddp.runs.config import Config
 from tests import forked
 
 MLP, CONV = small.MODELS["mlp"], small.MODELS["conv"]

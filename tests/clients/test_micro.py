@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from fedddp.clients.oracle import Oracle
+from fedddp.config import loading as configuration
 from fedddp.core.live import Live
 from fedddp.core.objective import CrossEntropy
 from fedddp.core.params import Layout
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_oracle, make_task
 from tests.small import settings
 

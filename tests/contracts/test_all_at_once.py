@@ -11,11 +11,11 @@ import torch
 from fedddp.bench.recorder import Recorder
 from fedddp.checks import pretend
 from fedddp.checks.ranks import apart
+from fedddp.config import loading as configuration
 from fedddp.core import kernels
 from fedddp.exchange import masks
 from fedddp.exchange.group import Exchange
 from fedddp.runs import build
-from fedddp.runs import config as configuration
 from fedddp.runs.job import Job
 from tests import forked
 from tests.clients.test_graphs import launch

@@ -8,10 +8,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import fedddp
 from fedddp import reports
+from fedddp.config import loading as configuration
+from fedddp.records.records import read_metrics
 from fedddp.rounds import accounting
-from fedddp.runs import config as configuration
 from fedddp.runs import members
-from fedddp.runs.records import read_metrics
 from tests.small import METHODS, MODELS, fresh, run, settings
 
 pytestmark = pytest.mark.skipif(bool(accounting.available()), reason=accounting.available())

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from fedddp.config import loading as configuration
+from fedddp.records.records import read_metrics
 from fedddp.rounds import checkpoint
-from fedddp.runs import config as configuration
-from fedddp.runs.records import read_metrics
 from tests.small import METHODS, fresh, run, settings
 
 FEW = ["data.test_fraction=0.92", "federation.rounds=2"]

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from fedddp.config import loading as configuration
 from fedddp.exchange import masks
-from fedddp.runs import config as configuration
-from fedddp.runs.records import read_metrics
+from fedddp.records.records import read_metrics
 from tests.small import METHODS, MODELS, fresh, run, settings
 
 pytestmark = pytest.mark.skipif(bool(masks.available()), reason=f"exchange.secure {masks.available()}")

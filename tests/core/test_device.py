@@ -12,9 +12,9 @@ from torch.utils import backend_registration
 
 from fedddp.checks import pretend
 from fedddp.checks.ranks import apart
+from fedddp.config import loading as configuration
 from fedddp.core.device import own_device, sharing, to_host
 from fedddp.exchange.group import Exchange
-from fedddp.runs import config as configuration
 from tests import forked
 from tests.small import MODELS, run, settings
 

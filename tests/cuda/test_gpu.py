@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedddp.config import loading as configuration
 from fedddp.core.device import to_host
 from fedddp.core.rng import stream
 from fedddp.exchange.group import Exchange, Sockets
 from fedddp.exchange.messages import Gather, Mean, Sum
 from fedddp.exchange.reduce import Reduction
 from fedddp.rounds.store import PLACES
-from fedddp.runs import config as configuration
 from fedddp.runs.job import Job
 from tests.small import METHODS, MODELS, fresh, settings
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from fedddp.clients.cohort import Cohort
+from fedddp.config import loading as configuration
 from fedddp.core.data import IGNORED
 from fedddp.data import _tokens
 from fedddp.data._text import LETTERS
 from fedddp.data.text import Source
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_oracle, make_task
 
 CPU = torch.device("cpu")

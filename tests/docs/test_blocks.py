@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedddp.cli import _parse, main
+from fedddp.config import loading as config
 from fedddp.reproduce import protocol
-from fedddp.runs import config
 from tests.docs import blocks
 from tests.docs.blocks import TREE, Block, Command
 

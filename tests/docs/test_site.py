@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 import fedddp
+from fedddp.config.explain import every
 from fedddp.core import registry
-from fedddp.runs.explain import every
 from tests.docs import blocks
 from tests.docs.blocks import TREE
 

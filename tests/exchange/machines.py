@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 
+from fedddp.config import loading as configuration
 from fedddp.exchange.group import Exchange
 from fedddp.exchange.messages import Mean
 from fedddp.exchange.reduce import Reduction
-from fedddp.runs import config as configuration
 from fedddp.runs.job import Job
 from tests.small import MODELS, settings
 

@@ -3,8 +3,8 @@
 import pytest
 
 from fedddp.cli import main
+from fedddp.config import loading as configuration
 from fedddp.figures import fedbens_mixtures
-from fedddp.runs import config as configuration
 from tests.small import MODELS, fresh, run, settings
 
 WORDS = settings("fedbens", *MODELS["mlp"], "federation.rounds=1", "method.members=3")

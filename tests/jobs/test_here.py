@@ -17,7 +17,8 @@ import sys
 from functools import partial
 from pathlib import Path
 from fedddp.jobs import here
-from fedddp.runs import config, rank
+from fedddp.config import loading as config
+from fedddp.runs import rank
 settings = config.load(None, sys.argv[2:])
 sys.exit(here._torchrun(partial(rank.work, settings, Path(sys.argv[1]), False), 2, False))
 """

@@ -8,11 +8,11 @@ from ivon import IVON
 
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.oracle import Oracle
+from fedddp.config import loading as configuration
 from fedddp.core.gaussian import diagonal
 from fedddp.core.rng import Streams
 from fedddp.local import ivon, ivon_opt
 from fedddp.methods import pvi
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_task
 from tests import toy
 from tests.small import MODELS, settings

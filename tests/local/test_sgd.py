@@ -7,9 +7,9 @@ from fedddp.clients.chain import Chain
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.oracle import Oracle
 from fedddp.clients.private import Guard, PrivateCohort
+from fedddp.config import loading as configuration
 from fedddp.core.gaussian import diagonal
 from fedddp.local import iasg, langevin, sgd
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_task
 from tests.small import MODELS, settings
 

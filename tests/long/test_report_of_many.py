@@ -10,8 +10,8 @@ import torch
 import yaml
 
 from fedddp import reports
+from fedddp.config import loading as configuration
 from fedddp.exchange.group import Exchange
-from fedddp.runs import config as configuration
 from fedddp.runs.job import Job
 from tests.reports.conftest import EXPERIMENT
 from tests.reports.test_page import BROWSER, FLAGS

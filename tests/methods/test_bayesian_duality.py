@@ -8,6 +8,7 @@ import torch
 
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.oracle import Oracle
+from fedddp.config import loading as configuration
 from fedddp.core import gaussian
 from fedddp.core.objective import Binary
 from fedddp.core.rng import Streams
@@ -15,7 +16,6 @@ from fedddp.local import exact, ivon, ivon_opt, laplace, sgd, von
 from fedddp.methods import bayes_admm, bregman_admm, centralized_vi, federated_admm, fedlap, fedlap_cov, pvi
 from fedddp.rounds.federate import ClientFailed, Diverged
 from fedddp.rounds.solver import Nothing
-from fedddp.runs import config as configuration
 from tests import toy
 
 DELTA = 0.7

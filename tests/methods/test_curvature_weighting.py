@@ -5,13 +5,13 @@ import torch
 
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.oracle import Oracle
+from fedddp.config import loading as configuration
 from fedddp.core.rng import stream
+from fedddp.evaluation.evaluate import add_up
 from fedddp.local import exact, sgd
 from fedddp.methods import fedavg, fedcurv, fedprox, hwa
 from fedddp.methods._channel import perturb
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
-from fedddp.runs.evaluate import add_up
 from tests import toy
 from tests.methods import given
 from tests.small import MODELS, settings

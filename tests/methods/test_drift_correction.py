@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from fedddp.config import loading as configuration
 from fedddp.local import adam, sgd
 from fedddp.methods import fedavg, mime, mimelite, scaffold
-from fedddp.runs import config as configuration
 from tests import toy
 
 DRIFTS = sgd.Solver(lr=0.1, epochs=8, batch_size=100)  # eight steps on all of a client's data

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fedddp.runs.evaluate import evaluate, evaluate_members
-from fedddp.runs.records import read_metrics
+from fedddp.evaluation.evaluate import evaluate, evaluate_members
+from fedddp.records.records import read_metrics
 from tests.methods import given
 from tests.small import MODELS, fresh, run, settings
 

@@ -8,11 +8,11 @@ from torch import nn
 from torch.func import functional_call
 
 from fedddp.clients.cohort import Cohort
+from fedddp.config import loading as configuration
 from fedddp.core.objective import Binary, CrossEntropy, MultiLabel, SquaredError
 from fedddp.core.rng import stream
 from fedddp.local import adam, sgd
 from fedddp.methods import _memory, fedlap, fedlap_func
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_task
 from tests import toy
 from tests.methods import given

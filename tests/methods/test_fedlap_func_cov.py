@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from fedddp.clients.curvature import ggn_of_points
+from fedddp.config import loading as configuration
 from fedddp.core import gaussian
 from fedddp.local import exact, laplace
 from fedddp.methods import _memory, fedlap_cov, fedlap_func_cov
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_task
 from tests import toy
 from tests.small import MODELS, settings

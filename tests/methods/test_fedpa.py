@@ -5,12 +5,12 @@ import torch
 
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.oracle import Oracle
+from fedddp.config import loading as configuration
 from fedddp.core import gaussian
 from fedddp.core.rng import stream
 from fedddp.figures import fedpa_toy
 from fedddp.local import exact, iasg, sgd
 from fedddp.methods import fedavg, fedavgm, fedpa
-from fedddp.runs import config as configuration
 from tests import toy
 
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 import fedddp
 from fedddp.clients.cohort import Cohort
 from fedddp.clients.curvature import ggn_diag, squared_grads
+from fedddp.config import loading as configuration
 from fedddp.core.model import call
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_oracle, make_task
 from tests.small import fresh, run, settings
 

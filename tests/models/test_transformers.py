@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import fedddp
+from fedddp.config import loading as configuration
 from fedddp.core.mapped import tensors
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_oracle, make_task
 from tests import small_transformer
 from tests.small import fresh, run

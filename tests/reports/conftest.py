@@ -7,8 +7,8 @@ import pytest
 import torch
 import yaml
 
+from fedddp.config import loading as configuration
 from fedddp.exchange.group import Exchange
-from fedddp.runs import config as configuration
 from fedddp.runs.job import Job
 
 ROUNDS = 5

@@ -8,8 +8,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata
 
-from fedddp.runs import config as configuration
-from fedddp.runs.tags import tag
+from fedddp.config import loading as configuration
+from fedddp.records.tags import tag
 from tests.reports.conftest import POINTS
 from tests.small import fresh, run, settings
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fedddp import reports
+from fedddp.config import loading as configuration
 from fedddp.reports.table import size
-from fedddp.runs import config as configuration
 from fedddp.runs.job import Job
 from tests.reports.conftest import PUBLISHED, ROUNDS, records, write_run
 

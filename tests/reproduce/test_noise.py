@@ -2,9 +2,9 @@
 
 import pytest
 
+from fedddp.config import loading as configuration
 from fedddp.reproduce import noise, ranking
 from fedddp.rounds import accounting
-from fedddp.runs import config as configuration
 from tests.data.test_tables import hospitals
 from tests.reproduce.test_ranking import one_group
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedddp.cli import main
+from fedddp.config.loading import experiments
 from fedddp.core import registry
 from fedddp.reports.numbers import Number
 from fedddp.reports.runs import Record
@@ -16,7 +17,6 @@ from fedddp.reproduce.protocol import Column, Protocol, Row
 from fedddp.reproduce.results import Result
 from fedddp.reproduce.state import Cell
 from fedddp.reproduce.work import read_off
-from fedddp.runs.config import experiments
 
 EVERY = protocol.names()
 SMALL = """about: 'two methods on digits'

@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 
 from fedddp.core import files
 from fedddp.exchange.group import PeerFailed
+from fedddp.records.records import cut_metrics, read_metrics
 from fedddp.rounds import checkpoint
 from fedddp.rounds.store import ClientStore
-from fedddp.runs.records import cut_metrics, read_metrics
 from tests.harm import HARMS
 from tests.small import MODELS, Killed, fresh, run, settings
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedddp.runs.records import read_metrics
+from fedddp.records.records import read_metrics
 from tests.small import MODELS, run, settings
 
 NUMBER = 4  # bytes of a float32

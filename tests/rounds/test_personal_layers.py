@@ -11,18 +11,18 @@ from fedddp.clients.cohort import Cohort
 from fedddp.clients.curvature import exact_hessian, ggn_diag, ggn_full, squared_grads
 from fedddp.clients.kron import kron
 from fedddp.clients.oracle import Oracle
+from fedddp.config import loading as configuration
 from fedddp.core import registry, tree
 from fedddp.core.params import Layout
 from fedddp.core.shards import Shards
 from fedddp.local import sgd
 from fedddp.methods import fedavg, scaffold
 from fedddp.methods.regmean import grams
+from fedddp.records.records import read_metrics
+from fedddp.records.table import FILE, read_tables
 from fedddp.rounds.method import Method
 from fedddp.rounds.personal_layers import Clients, Closed, Division, Personal, PersonalSettings, Within
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
-from fedddp.runs.records import read_metrics
-from fedddp.runs.table import FILE, read_tables
 from tests import toy
 from tests.small import MODELS, fresh, run, settings
 

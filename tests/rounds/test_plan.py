@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedddp.config.loading import load
 from fedddp.rounds.plan import Plan, default_width, draw, place, sample
 from fedddp.runs.build import cohort_width, make_task
-from fedddp.runs.config import load
 
 sizes = st.lists(st.integers(1, 500), min_size=1, max_size=60).map(torch.tensor)
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedddp.config import loading as configuration
 from fedddp.exchange.group import Exchange
 from fedddp.rounds.solver import Nothing
 from fedddp.rounds.store import PLACES, ClientStore
-from fedddp.runs import config as configuration
 from fedddp.runs.job import Job
 from tests.small import MODELS, fresh, run, settings
 

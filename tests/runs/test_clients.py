@@ -5,10 +5,10 @@ from pathlib import Path
 
 import torch
 
+from fedddp.config import loading as configuration
 from fedddp.core.data import Dataset, Examples
 from fedddp.core.shards import Shards
 from fedddp.exchange.group import Exchange
-from fedddp.runs import config as configuration
 from fedddp.runs.clients import natural
 from fedddp.runs.finished import Run
 from fedddp.runs.job import Job

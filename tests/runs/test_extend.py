@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedddp.config import loading as configuration
 from fedddp.rounds import checkpoint
-from fedddp.runs import config as configuration
 from fedddp.runs.claim import default_folder
 from tests import forked
 from tests.small import MODELS, fresh, run, settings

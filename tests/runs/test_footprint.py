@@ -8,12 +8,12 @@ from torch.utils._pytree import tree_leaves
 
 from fedddp.checks import pretend
 from fedddp.checks.ranks import apart
+from fedddp.config import loading as configuration
 from fedddp.core.check import memory
 from fedddp.core.live import Ledger, Live
+from fedddp.evaluation.evaluate import Evaluator
 from fedddp.exchange.group import Exchange
-from fedddp.runs import config as configuration
 from fedddp.runs.build import make_federation, make_task
-from fedddp.runs.evaluate import Evaluator
 from fedddp.runs.footprint import choose, footprint
 from tests import forked
 

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import fedddp
+from fedddp.config import loading as configuration
+from fedddp.records.records import read_metrics
 from fedddp.rounds import checkpoint
-from fedddp.runs import config as configuration
 from fedddp.runs import members
-from fedddp.runs.records import read_metrics
 from tests import toy
 from tests.small import METHODS, MODELS, fresh, run, settings
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from fedddp.checks.small import SETTINGS
-from fedddp.runs import config as configuration
+from fedddp.config import loading as configuration
 from tests.jobs.command import SLOW, environment
 from tests.soak.restarts import alive, free_port
 

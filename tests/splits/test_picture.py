@@ -7,7 +7,7 @@ from PIL import Image
 
 from fedddp.cli import main
 from fedddp.core.shards import Shards
-from fedddp.runs import split_picture
+from fedddp.records import split_picture
 
 
 def shards() -> Shards:
