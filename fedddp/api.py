@@ -34,8 +34,9 @@ from fedddp.jobs import here, rendezvous
 from fedddp.jobs import sweep as sweeps
 from fedddp.jobs.options import Options
 from fedddp.jobs.planned import place, plan
-from fedddp.rounds.federate import Federation, Report
+from fedddp.rounds.federate import Federation
 from fedddp.rounds.method import Method
+from fedddp.rounds.report import Report
 from fedddp.rounds.solver import Solver
 from fedddp.runs import members
 from fedddp.runs.build import make_federation, make_task

@@ -23,7 +23,7 @@ from fedddp.core.meanings import meanings
 from fedddp.exchange.group import Exchange
 from fedddp.reports.table import size
 from fedddp.reproduce import protocol, ranking, results
-from fedddp.rounds.federate import Failed
+from fedddp.rounds.failures import Failed
 from fedddp.runs.build import make_federation, make_task
 
 WRITTEN = Path(__file__).with_name("methods.yaml")

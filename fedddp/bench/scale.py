@@ -16,7 +16,8 @@ from fedddp.bench.memory import resident
 from fedddp.config import loading as configuration
 from fedddp.exchange.group import Exchange
 from fedddp.jobs import here
-from fedddp.rounds.federate import Federation, Report
+from fedddp.rounds.federate import Federation
+from fedddp.rounds.report import Report
 from fedddp.runs.build import make_federation, make_task
 from fedddp.runs.rank import keep_memory
 

@@ -18,7 +18,7 @@ from fedddp.config.loading import Config
 from fedddp.core import trace
 from fedddp.exchange.group import Exchange, RankLost
 from fedddp.jobs import here
-from fedddp.rounds.federate import Failed
+from fedddp.rounds.failures import Failed
 from fedddp.runs.build import make_task
 from fedddp.runs.job import Job
 from fedddp.runs.rank import STOPPED

@@ -17,7 +17,8 @@ from fedddp.exchange.group import Exchange
 from fedddp.exchange.messages import Gather
 from fedddp.exchange.reduce import Field, Reduction
 from fedddp.records.table import Table
-from fedddp.rounds.federate import Federation, Report
+from fedddp.rounds.federate import Federation
+from fedddp.rounds.report import Report
 
 CLIENTS = "clients"  # the field of a tally with a row for each client
 

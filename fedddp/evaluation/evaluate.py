@@ -16,7 +16,8 @@ from fedddp.exchange.group import Exchange
 from fedddp.exchange.messages import Gather, Mean, Message, Sum
 from fedddp.exchange.reduce import Field, Reduction
 from fedddp.records.table import Table
-from fedddp.rounds.federate import Federation, Report
+from fedddp.rounds.federate import Federation
+from fedddp.rounds.report import Report
 
 
 class Evaluated(NamedTuple):

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from fedddp.core.device import to_host
 from fedddp.core.gaussian import Family, family_of
-from fedddp.rounds.federate import Report
+from fedddp.rounds.report import Report
 
 MOST = 1_000_000  # numbers in a histogram; of more, every n-th client's, then every n-th
 

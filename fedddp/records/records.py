@@ -19,7 +19,7 @@ from fedddp.records.metrics import cut_metrics, line, read_metrics
 from fedddp.records.table import FILE, Table
 from fedddp.records.tags import CURVES, histogram, tag
 from fedddp.records.trackers import Trackers
-from fedddp.rounds.federate import Report
+from fedddp.rounds.report import Report
 
 __all__ = ["Recorder", "cut_metrics", "last_three", "read_metrics"]
 

@@ -2,8 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import isfinite
@@ -25,71 +24,15 @@ from fedddp.exchange.reduce import Reduction
 from fedddp.exchange.spill import Spill
 from fedddp.rounds import plan as planning
 from fedddp.rounds.cost import Timed
+from fedddp.rounds.failures import ClientFailed, Diverged, ServerFailed
 from fedddp.rounds.method import Method, Phase
 from fedddp.rounds.plan import Assignment, Plan
+from fedddp.rounds.report import Report
 from fedddp.rounds.secrecy import STATS, SUMMED, Secrecy
 from fedddp.rounds.solver import Solver
 from fedddp.rounds.store import ClientStore
 
 HEAD = 8  # numbers before the exponents in what ranks agree on
-PARTS = ("plan", "local", "exchange", "server")
-
-
-class Failed(RuntimeError):
-    """A round failed, and all ranks know why."""
-
-    def __init__(self, text: str, trace: str = "") -> None:
-        super().__init__(text)
-        self.trace = trace  # of the failing rank
-
-
-class ClientFailed(Failed):
-    """A client raised or sent something that is not finite; the text names it."""
-
-
-class ServerFailed(Failed):
-    """The server's step raised."""
-
-
-class Diverged(Failed):
-    """The server's state is not finite, or not the same on all ranks."""
-
-
-@dataclass
-class Report:
-    """What a round leaves for the records."""
-
-    round: int
-    active: int = 0
-    skipped: int = 0
-    bytes: int = 0  # int64 words reduced, per rank
-    bytes_up: float = 0  # what each client sends, in the method's own number format
-    bytes_down: int = 0  # what each client is sent
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
-    idle: list[float] = field(default_factory=list)  # seconds that each rank's local work was shorter than the longest
-    cohorts: list[Assignment] = field(default_factory=list)  # who was computed where
-    clients: Tensor | None = None  # [active] ids
-    took: Tensor | None = None  # [active] seconds of the client's cohort; 0 for a client left out
-    losses: Tensor | None = None  # [active] mean training loss, NaN for a client left out
-    ends: Tensor | None = None  # [active, 2] loss of its first batch and of its last, where that is wanted
-    norms: Tensor | None = None  # [active] norm of what the client sent
-    train_loss: float = float("nan")
-    clipped: int | None = None  # numbers that were outside the public ranges, if there are any
-    metrics: dict[str, float] = field(default_factory=dict)  # the method's own
-    left_out: dict[int, str] = field(default_factory=dict)  # of this rank's clients: why
-    checkpoint: bool = False  # some rank wishes for a checkpoint after this round
-    stop: bool = False  # some rank was asked to stop
-
-    def forget(self) -> None:
-        """What tells of clients' data beside the method's own sums."""
-        self.losses = self.norms = self.took = None
-        self.train_loss, self.clipped, self.idle = float("nan"), None, []
-
-    @contextmanager
-    def timed(self, part: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.seconds[part] += time.perf_counter() - start
 
 
 @dataclass
@@ -187,9 +130,9 @@ class Federation:
             total = reduction.total(self.exchange, scales, count, self.task.device, hide)
             report.bytes += 8 * (reduction.words + len(agreed))
         if self.secrecy.hides:
-            _note_sums(total.pop(SUMMED), report)
+            report.note_sums(total.pop(SUMMED))
         else:
-            _note(total.pop(STATS), report, self.task)
+            report.note(total.pop(STATS), self.task)
         plain = sum(fld.bytes for fld in reduction.fields if fld.name not in (STATS, SUMMED))
         report.bytes_up += self.method.bytes_up(plain, server, total)
         report.bytes_down += _bytes(phase.broadcast)
@@ -346,30 +289,3 @@ def _row_norms(message: Message) -> Tensor:
     """[C] norm over all float fields of each client's message; not finite if an entry is not."""
     values = [e.value.reshape(len(e.value), -1) for e in message.values() if e.value.is_floating_point()]
     return torch.stack([torch.linalg.vector_norm(v, dim=1).double() for v in values]).norm(dim=0)
-
-
-def _note_sums(sums: Tensor, report: Report) -> None:
-    """The same of all clients together."""
-    present, examples, loss, clipped = sums.tolist()
-    report.skipped = report.active - round(present)
-    report.clipped = (report.clipped or 0) + round(clipped)
-    if examples > 0:
-        report.train_loss = loss / examples
-
-
-def _note(stats: Tensor, report: Report, task: Task) -> None:
-    """Fill the report from what clients said of themselves; slots of clients left out are zero."""
-    stats = stats.cpu()
-    present = stats[:, 0] > 0
-    report.skipped = int((~present).sum())
-    losses = torch.where(present, stats[:, 1], torch.nan)
-    report.norms = torch.where(present, stats[:, 2], torch.nan)
-    seconds = stats[:, 3]
-    report.took = seconds if report.took is None else report.took + seconds
-    if bool(losses.isfinite().any()):  # the phase that trained, if a round has several
-        assert report.clients is not None
-        weight = task.num_examples[report.clients].double()
-        weight = torch.where(losses.isfinite(), weight, 0)
-        report.losses = losses
-        report.ends = torch.where(present[:, None], stats[:, 4:], torch.nan) if stats.shape[1] > 4 else None
-        report.train_loss = float((losses.nan_to_num() * weight).sum() / weight.sum())

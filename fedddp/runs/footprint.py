@@ -27,7 +27,8 @@ from fedddp.core.task import Task
 from fedddp.evaluation.predictions import chunk_size, predict
 from fedddp.exchange.alone import Alone
 from fedddp.exchange.reduce import MOST_SCALES
-from fedddp.rounds.federate import HEAD, Failed, Federation
+from fedddp.rounds.failures import Failed
+from fedddp.rounds.federate import HEAD, Federation
 from fedddp.rounds.method import Method
 from fedddp.rounds.store import ClientStore
 from fedddp.runs.build import WIDTHS, cohort_width, make_method, make_oracle, make_plan, make_task

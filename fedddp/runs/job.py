@@ -21,7 +21,7 @@ from fedddp.records.records import Recorder
 from fedddp.records.texts import texts
 from fedddp.records.trackers import About
 from fedddp.rounds import checkpoint
-from fedddp.rounds.federate import Failed
+from fedddp.rounds.failures import Failed
 from fedddp.runs import footprint, lock
 from fedddp.runs.build import make_federation, make_task, measure_width
 from fedddp.runs.checkpoints import Checkpoints

@@ -84,7 +84,7 @@ def speaks(error: Exception) -> bool:
 
 def _known_to_all(error: BaseException) -> bool:
     from fedddp.exchange.group import PeerFailed, RankLost
-    from fedddp.rounds.federate import Failed
+    from fedddp.rounds.failures import Failed
 
     return isinstance(error, PeerFailed | Failed | RankLost)
 

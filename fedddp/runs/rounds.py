@@ -18,7 +18,8 @@ from fedddp.evaluation.evaluate import Evaluated, Evaluator
 from fedddp.evaluation.histograms import histograms
 from fedddp.records.records import Recorder, round_record
 from fedddp.records.table import Table
-from fedddp.rounds.federate import Federation, Report
+from fedddp.rounds.federate import Federation
+from fedddp.rounds.report import Report
 from fedddp.runs.checkpoints import Checkpoints
 from fedddp.runs.clients import called, split
 from fedddp.runs.ending import finish

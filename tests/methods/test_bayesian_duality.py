@@ -14,7 +14,7 @@ from fedddp.core.objective import Binary
 from fedddp.core.rng import Streams
 from fedddp.local import exact, ivon, ivon_opt, laplace, sgd, von
 from fedddp.methods import bayes_admm, bregman_admm, centralized_vi, federated_admm, fedlap, fedlap_cov, pvi
-from fedddp.rounds.federate import ClientFailed, Diverged
+from fedddp.rounds.failures import ClientFailed, Diverged
 from fedddp.rounds.solver import Nothing
 from tests import toy
 

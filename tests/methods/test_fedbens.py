@@ -20,7 +20,7 @@ from fedddp.methods import _mixture, fedbens
 from fedddp.methods._layers import initialisations
 from fedddp.methods._mixture import Mixture, medians, slope
 from fedddp.methods._structures import STRUCTURES
-from fedddp.rounds.federate import ServerFailed
+from fedddp.rounds.failures import ServerFailed
 from tests import toy
 from tests.methods import given
 
