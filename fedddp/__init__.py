@@ -12,7 +12,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedddp.api import Result, Rounds, RunFailed, configure, federation, forget, join, load, report, run, sweep
+    from fedddp.api.by_round import Result, Rounds, federation
+    from fedddp.api.configuring import configure
+    from fedddp.api.running import RunFailed, forget, join, load, run
+    from fedddp.api.sweeping import report, sweep
     from fedddp.clients.cohort import Batch, Cohort
     from fedddp.core import gaussian
     from fedddp.core.data import Dataset, Examples, Source
@@ -37,7 +40,10 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _PLACES = {
-    "fedddp.api": "Result Rounds RunFailed configure federation forget join load report run sweep",
+    "fedddp.api.by_round": "Result Rounds federation",
+    "fedddp.api.configuring": "configure",
+    "fedddp.api.running": "RunFailed forget join load run",
+    "fedddp.api.sweeping": "report sweep",
     "fedddp.clients.cohort": "Batch Cohort",
     "fedddp.core.data": "Dataset Examples Source",
     "fedddp.core.gaussian": "Family",
