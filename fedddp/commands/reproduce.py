@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="of a table or figure; see --list")
     parser.add_argument("--list", action="store_true", help="all of them, and how far each has come")
+    parser.add_argument("--rows", nargs="+", default=(), metavar="ROW", help="run only these of a table")
+    parser.add_argument("--columns", nargs="+", default=(), metavar="COLUMN", help="run only these of a table")
+    parser.add_argument("--seeds", type=int, default=0, metavar="N", help="run only the first N seeds of a table")
     parser.add_argument("--out", type=Path, default=Path("runs/reproduce"), metavar="DIR", help="where the runs go")
     parser.add_argument("--ranks", type=int, default=1, help="of one run (default: 1)")
     parser.add_argument("--max-parallel", type=int, metavar="N", help="most runs at the same time")
@@ -45,14 +48,15 @@ def _make(chosen: "Protocol", found: "Results", arguments: argparse.Namespace) -
 
     if chosen.open:
         raise ValueError(f"reproduce {chosen.name}: {chosen.open}")
-    print(_line(chosen, found, work.count(chosen, arguments.out)), flush=True)
+    part = chosen.part(arguments.rows, arguments.columns, arguments.seeds)
+    print(_line(part, found, work.count(part, arguments.out)), flush=True)
     code = 0
     if chosen.figure and not arguments.collect:
         with waiting(f"figure {chosen.figure}"):
             picture = work.draw(chosen, arguments.out)
         print(picture)
     elif not arguments.collect:
-        code = work.run(chosen, arguments.out, arguments.ranks, arguments.max_parallel)
+        code = work.run(part, arguments.out, arguments.ranks, arguments.max_parallel)
     if chosen.columns or not arguments.collect:
         with waiting("collecting numbers"):
             found = work.collect(chosen, arguments.out, found)

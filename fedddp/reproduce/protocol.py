@@ -13,14 +13,14 @@ of rounds until the metric is so good, which a row has if every run of it gets t
 and what was never begun has `open:`, which says why.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from fedddp.config.loading import folder
 from fedddp.config.written import load
-from fedddp.core.check import hint
+from fedddp.core.check import check, hint
 
 Settings = dict[str, Any]
 
@@ -59,6 +59,22 @@ class Protocol:
     def cells(self) -> Iterator[tuple[str, str]]:
         """(row, column)"""
         return ((row, column) for row in self.rows for column in self.columns)
+
+    def part(self, rows: Sequence[str] = (), columns: Sequence[str] = (), seeds: int = 0) -> "Protocol":
+        """These rows and columns alone, with so many of the seeds; all of what is not said."""
+        check("--seeds", seeds, 0 <= seeds <= len(self.seeds), f"from 1 to {len(self.seeds)}, as {self.name} has")
+        return replace(
+            self,
+            rows={name: self.rows[name] for name in self._known("--rows", rows, self.rows)},
+            columns={name: self.columns[name] for name in self._known("--columns", columns, self.columns)},
+            seeds=self.seeds[: seeds or None],
+        )
+
+    def _known(self, option: str, asked: Sequence[str], there: Mapping[str, Any]) -> Sequence[str]:
+        for name in asked:
+            if name not in there:
+                raise ValueError(f"{option} {name}: not in {self.name}; {hint(name, list(there))}")
+        return asked or list(there)
 
     def long(self, runs: Mapping[str, int]) -> str:
         """What so many runs of each row, or the figure, take on one core."""

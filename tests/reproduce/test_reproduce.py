@@ -161,14 +161,17 @@ def call(words: list[str]) -> int:
 
 
 def test_a_table_from_its_runs_to_its_page(tmp_path, monkeypatch, capsys):
-    """Runs what is missing, says before how long, keeps the numbers; the second time there is nothing to run."""
+    """Runs a part, then what is missing, says before how long, keeps the numbers; then there is nothing to run."""
     (tmp_path / "small.yaml").write_text(SMALL)
     whole = protocol.folder
     monkeypatch.setattr(protocol, "folder", lambda kind: tmp_path if kind == "reproduce" else whole(kind))
     words = ["reproduce", "small", "--out", str(tmp_path / "runs"), "--results", str(tmp_path / "results.json")]
+    assert call([*words, "--rows", "FedAvg", "--columns", "NLL", "--seeds", "1"]) == 0
+    assert "1 runs left, about 1 minutes on one core" in capsys.readouterr().out
+    assert len(results.read(tmp_path / "results.json")["small"]["FedAvg"]["NLL"].values) == 1
     assert call(words) == 0
     said = capsys.readouterr().out
-    assert "4 runs left, about 4 minutes on one core" in said
+    assert "3 runs left, about 3 minutes on one core" in said
     assert "of 4: 1 above, 1 short, 2 nothing published (worst: FedProx, after 2, short by" in said
     assert "fedprox" in (tmp_path / "runs" / "small.html").read_text()
     found = results.read(tmp_path / "results.json")["small"]
@@ -177,6 +180,19 @@ def test_a_table_from_its_runs_to_its_page(tmp_path, monkeypatch, capsys):
     assert call([*words, "--collect"]) == 0
     assert "0 runs left" in capsys.readouterr().out
     assert results.read(tmp_path / "results.json")["small"] == found
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rows", "FedAvgg"], "--rows FedAvgg: not in hwa_fig8; did you mean FedAvg?"),
+        (["--columns", "alpha 2"], "--columns alpha 2: not in hwa_fig8; did you mean"),
+        (["--seeds", "4"], "--seeds=4: must be from 1 to 3, as hwa_fig8 has"),
+    ],
+)
+def test_a_part_that_is_not_there(words, said, capsys):
+    assert call(["reproduce", "hwa_fig8", *words]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_an_unknown_table_names_the_closest(capsys):
