@@ -10,7 +10,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     return whole(tmp_path_factory.mktemp("whole"))
 
 
-@pytest.mark.parametrize(("agents", "kills"), [(1, 2), (2, 2)])
+@pytest.mark.parametrize(("agents", "kills"), [(1, 2), pytest.param(2, 2, marks=pytest.mark.long)])
 def test_torchrun_goes_on_after_a_kill(tmp_path, expected, agents, kills):
     rows, checksum = Soak(tmp_path, agents, per_agent=2 // agents, seed=agents).run(kills)
     assert [row.outcome for row in rows] == ["went on"] * kills

@@ -1,4 +1,4 @@
-"""What takes minutes: `./launch/test --long` runs these and nothing else."""
+"""What takes minutes: `./launch/test --long` runs these, and what is marked long in other rooms."""
 
 import os
 import subprocess
