@@ -46,8 +46,6 @@ def _make(chosen: "Protocol", found: "Results", arguments: argparse.Namespace) -
     """Run or draw what is missing, keep its numbers, and show the table with a page of its runs."""
     from fedddp.reproduce import results, state, work
 
-    if chosen.open:
-        raise ValueError(f"reproduce {chosen.name}: {chosen.open}")
     part = chosen.part(arguments.rows, arguments.columns, arguments.seeds)
     print(_line(part, found, work.count(part, arguments.out)), flush=True)
     code = 0
@@ -77,8 +75,6 @@ def _line(chosen: "Protocol", found: "Results", runs: dict[str, int] | None = No
 
     own = found.get(chosen.name, {})
     text = f"{chosen.name:<24} {state.summary(chosen, own)}"
-    if chosen.open:
-        return text
     runs = state.left(chosen, own) if runs is None else runs
     todo = f"{sum(runs.values())} runs left, " if chosen.columns else ""
     return f"{text}\n{'':<24} {chosen.about}; {todo}about {chosen.long(runs)} on one core"

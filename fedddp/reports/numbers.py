@@ -43,23 +43,26 @@ class Reading:
 MEANS = Reading()
 
 
-def last_three(run: Record, metric: str, at: int | None = None, best: bool = False) -> float:
-    """The mean (or the best) over rounds at - 2, at - 1 and at, the end if not given; NaN if the run is not so far."""
+def last_three(run: Record, metric: str, at: int | None = None, best: bool = False, window: int = LAST) -> float:
+    """The mean (or the best) over rounds at - 2, at - 1 and at, the end if not given; NaN if the run is not so far.
+
+    With another window, over so many.
+    """
     rounds, values = run.series(metric)
-    values = values[np.isin(rounds, averaged(run, metric, at))]
+    values = values[np.isin(rounds, averaged(run, metric, at, window))]
     if not len(values):
         return float("nan")
     return float(values.mean() if not best else values.max() if more_is_better(metric) else values.min())
 
 
-def averaged(run: Record, metric: str, at: int | None = None) -> list[int]:
+def averaged(run: Record, metric: str, at: int | None = None, window: int = LAST) -> list[int]:
     """The rounds that `last_three` averages: where one of the three was not evaluated, the last three that were."""
     rounds, _ = run.series(metric)
     end = _end(run)
     if not len(rounds) or (at is not None and end < at):
         return []
     found = [int(number) for number in rounds[rounds <= (at or end)]]
-    return found[-LAST:]
+    return found[-window:]
 
 
 def meant(run: Record, at: int | None = None) -> list[int]:

@@ -2,15 +2,15 @@
 
     about: '"FedBEns", Table 1: one shot, Fashion-MNIST'
     columns:
-      Dirichlet 0.1: {experiment: fedbens_fmnist_a01}                  # and metric, at, set, published, deviation
+      Dirichlet 0.1: {experiment: fedbens_fmnist_a01}                  # and the other fields of Column
     rows:
       FedBEns, kron: {set: {method: fedbens}, minutes: 9}              # minutes of one run on one core
     seeds: [{seed: 1}, {seed: 2}]
 
 A cell is the mean over seeds of the row's runs of the column's experiment; its published number stands in that
-experiment's file. It is the mean of three rounds; with `best: true` the best of them, with `target: 0.75` the number
-of rounds until the metric is so good, which a row has if every run of it gets there. A figure has `figure:` instead,
-and what was never begun has `open:`, which says why.
+experiment's file, or in the column. It is the mean of three rounds, or of the column's `window`; with `best: true` the
+best of them, with `target: 0.75` the number of rounds until the metric is so good, which a row has if every run of it
+gets there. A figure has `figure:` instead of columns, and `options:` of its own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,10 +32,11 @@ class Column:
     at: int | None = None  # the round; none: the end
     best: bool = False  # the best of the last three rounds instead of their mean
     target: float | None = None  # rounds until the metric is so good, instead of the metric
+    window: int | None = None  # rounds that are averaged: the last 3, with a target 1
+    unit: float = 1.0  # of the metric, that the table's numbers are in
     set: Settings = field(default_factory=dict)
-    published: dict[str, float] | None = field(
-        default_factory=dict
-    )  # by row, where the file has none; null: there is none
+    # by row, where the file has none; null: there is none
+    published: dict[str, float] | None = field(default_factory=dict)
     deviation: dict[str, float] = field(default_factory=dict)  # the published one, by row
 
 
@@ -53,8 +54,8 @@ class Protocol:
     rows: dict[str, Row] = field(default_factory=dict)
     seeds: list[Settings] = field(default_factory=list)
     figure: str = ""
+    options: Settings = field(default_factory=dict)  # of a figure
     minutes: float = 0.0  # of a figure
-    open: str = ""
 
     def cells(self) -> Iterator[tuple[str, str]]:
         """(row, column)"""

@@ -12,6 +12,7 @@ from fedddp.reproduce.results import Result
 
 KINDS = ("met", "above", "short", "not run", "nothing published")
 ROUNDS = "rounds"  # the metric of a column with a target
+COUNTS = (ROUNDS, "seconds", "bytes")  # how metrics begin of which less is better
 
 Found = dict[str, dict[str, Result]]  # of one table
 
@@ -26,20 +27,22 @@ class Cell:
 
     @property
     def sign(self) -> int:
-        return 1 if self.metric != ROUNDS and more_is_better(self.metric) else -1
+        return 1 if more_is_better(self.metric) and not self.metric.startswith(COUNTS) else -1
 
     def text(self, value: float | None) -> str:
-        """Shares in percent, rounds to one digit, all else to two."""
+        """Shares in percent, rounds, seconds and bytes to one digit, all else to two."""
         if value is None:
             return ""
-        if self.metric == ROUNDS:
+        if self.metric.startswith(COUNTS):
             return f"{value:.1f}"
         return f"{100 * value:.1f}" if self.metric.endswith("accuracy") else f"{value:.2f}"
 
     @property
     def rounding(self) -> float:
         """Half of the last digit that papers print."""
-        return 0.51 if self.metric == ROUNDS else 0.00051 if self.metric.endswith("accuracy") else 0.0051
+        if self.metric.startswith(COUNTS):
+            return 0.51 if self.metric == ROUNDS else 0.051
+        return 0.00051 if self.metric.endswith("accuracy") else 0.0051
 
     @property
     def gap(self) -> float | None:
@@ -102,8 +105,6 @@ def left(protocol: Protocol, found: Found) -> dict[str, int]:
 
 def summary(protocol: Protocol, found: Found) -> str:
     """One line: how many cells are met, how many short and the worst of them, how many not run."""
-    if protocol.open:
-        return f"not run: {protocol.open}"
     if protocol.figure:
         return "drawn" if found else "not run"
     cells = {place: cell(protocol, *place, found) for place in protocol.cells()}

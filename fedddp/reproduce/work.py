@@ -10,7 +10,7 @@ from fedddp import reports
 from fedddp.jobs import sweep
 from fedddp.jobs.options import Options
 from fedddp.jobs.planned import Planned, plan
-from fedddp.reports.numbers import last_three, rounds_to
+from fedddp.reports.numbers import LAST, last_three, rounds_to
 from fedddp.reports.runs import Record
 from fedddp.reports.runs import read as read_runs
 from fedddp.reproduce.protocol import Column, Protocol
@@ -54,7 +54,7 @@ def draw(protocol: Protocol, out: Path) -> Path:
     """The figure, as `fedddp figure` draws it."""
     picture = out / f"{protocol.name}.png"
     picture.parent.mkdir(parents=True, exist_ok=True)
-    import_module(f"fedddp.figures.{protocol.figure}").draw(picture)
+    import_module(f"fedddp.figures.{protocol.figure}").draw(picture, **protocol.options)
     return picture
 
 
@@ -99,8 +99,8 @@ def _result(protocol: Protocol, row: str, column: str, done: Sequence[tuple[dict
 def read_off(record: Record, place: Column) -> float:
     """What a column says of a run; NaN if it has not come so far."""
     if place.target is not None:
-        return rounds_to(record, place.target, place.metric)
-    return last_three(record, place.metric, place.at, place.best)
+        return rounds_to(record, place.target, place.metric, place.window or 1)
+    return last_three(record, place.metric, place.at, place.best, place.window or LAST) / place.unit
 
 
 def _drawn(protocol: Protocol) -> Result:
