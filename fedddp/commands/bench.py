@@ -85,5 +85,11 @@ def _line(row: dict[str, Any]) -> str:
         words.append(f"bare {row['bare']['seconds']:.3f} s ({row['bare']['accuracy']:.4f})")
         words.append(f"overhead {ours['seconds'] / row['bare']['seconds']:.2f}x")
         words.append(f"products {ours['seconds'] / row['products']['seconds']:.2f}x")
+    spent = ours["processor"]
+    by = [f"speed-up {row['plain']['processor'] / spent:.2f}x"]
+    if "bare" in row:
+        by += [f"overhead {spent / row['bare']['processor']:.2f}x"]
+        by += [f"products {spent / row['products']['processor']:.2f}x"]
+    words.append(f"by processor {', '.join(by)}")
     waited = ours["waiting"] / ours["seconds"]
     return "  ".join([*words, f"exchange+server+records {rest:.1%}, waiting {waited:.1%}"])
