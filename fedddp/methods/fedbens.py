@@ -7,7 +7,8 @@
     predict  1/M Σ_m p(y | x, w_m) over the server's M modes
 
 Eq. 2 divides by p^(K-1); Eq. 5 prints the prior with the other sign, which counts it 2K - 1 times (rule = printed).
-With priors p_k of the clients' own (client_variances, Eq. 13) the product is p Π_k q_k/p_k.
+With priors p_k of the clients' own (client_variances, Eq. 13) the product is p Π_k q_k/p_k; with data that depend on
+each other (correlation, Eq. 14) it has one more factor (fedddp/methods/_correlation.py).
 Where no client has curvature the first is highest at the *sum* of the clients' modes, which is right for modes of
 posteriors but K times too far for modes of likelihoods, as published; the second at half of their mean. The weights r_m
 of mixture components need their ½ log |Λ_m|. A client's gradient is Σ_m r_m Λ_m (w - w_m), so Λ_m never leaves it: the
@@ -33,6 +34,7 @@ from fedddp.core.check import check, check_count
 from fedddp.core.task import Task
 from fedddp.exchange.messages import Gather, Mean, Message, Sum, Totals
 from fedddp.local import adam
+from fedddp.methods import _correlation as correlation
 from fedddp.methods._descent import Descent, advance, begin
 from fedddp.methods._layers import initialisations
 from fedddp.methods._mixture import Mixture, known, medians, slope
@@ -59,6 +61,7 @@ class Method(method.Method[Server, Mixture]):
     temperature: float = 0.1  # T: curvatures are divided by it, above 0; below 1 the likelihood counts more
     prior_variance: float = 0.1  # σ²: the prior's variance, above 0
     client_variances: list[float] = field(default_factory=list)  # of each client's own prior; empty: prior_variance
+    correlation: float = 0.0  # ρ of Eq. 14, from -1 to 1/(K - 1); other than 0 with members=1 and structure=diag only
     rule: str = "divided"  # how the prior counts: divided (by p^(K-1)) or printed (times p^(K-1))
     prior_at_clients: bool = False  # whether clients train on the posterior rather than the likelihood
     steps: int = 300  # steps of the server's Adam, at least 1
@@ -83,6 +86,8 @@ class Method(method.Method[Server, Mixture]):
         check("method.prior_variance", self.prior_variance, self.prior_variance > 0, "above 0")
         most = max(self.mixtures, default=self.members)
         check("method.members", self.members, self.members <= most, f"at most {most}, the largest of method.mixtures")
+        simple = self.correlation == 0 or (most, self.structure) == (1, "diag")
+        check("method.correlation", self.correlation, simple, "0 unless method.members=1 and method.structure=diag")
         check("method.steps", self.steps, self.steps >= 1, "at least 1")
         check("method.lr", self.lr, self.lr > 0, "above 0")
         check("method.clip", self.clip, self.clip >= 0, "above 0, or 0 for none")
@@ -117,6 +122,8 @@ class Method(method.Method[Server, Mixture]):
         check("method.mixtures", self.mixtures, len(self.mixtures) in (0, count), f"one for each of {count} clients")
         variances = self.client_variances
         check("method.client_variances", variances, len(variances) in (0, count), f"one for each of {count} clients")
+        bounded = -1 <= self.correlation <= 1 / max(1, count - 1)
+        check("method.correlation", self.correlation, bounded, f"from -1 to 1/{max(1, count - 1)}, of {count} clients")
         for name, ids in (("join", self.join), ("leave", self.leave)):
             check(f"method.{name}", ids, all(0 <= i < count for i in ids), f"numbers of clients, 0 to {count - 1}")
         starts = initialisations(task, self.members)
@@ -175,11 +182,14 @@ class Method(method.Method[Server, Mixture]):
         slopes, values = slope(mixture, theta, times, self.temperature, own)
         counted = known(mixture).to(slopes.dtype)  # a client that failed to train has no posterior
         priors = {} if own is None else {"priors": Sum(counted * own / self.temperature)}
-        return clients, {"slope": Sum(slopes), "value": Sum(values), "clients": Sum(counted), **priors}
+        more = correlation.sums(mixture, theta, self.temperature) if self.correlation else {}
+        return clients, {"slope": Sum(slopes), "value": Sum(values), "clients": Sum(counted), **priors, **more}
 
     def _descend(self, server: Server, total: Totals, task: Task, step: int) -> Server:
         look = step % self.validate_every == 0 or step == self.steps
         gradient = torch.addcmul(total["slope"], self._prior_precision(total), server.descent.theta)
+        if self.correlation:
+            gradient += correlation.slope(total, self.correlation)
         if self.clip:
             gradient *= (self.clip / (gradient.norm(dim=1, keepdim=True) + 1e-6)).clamp_max(1)
         descent = advance(server.descent, gradient, task, self._adam, validate=look)
@@ -199,7 +209,8 @@ class Method(method.Method[Server, Mixture]):
         if "value" not in total or after.members is before.members:
             return {}
         prior = 0.5 * self._prior_precision(total) * before.descent.theta.square().sum(1)
-        return {"objective": float((total["value"] + prior).mean())}
+        pairs = correlation.value(total, self.correlation) if self.correlation else 0.0
+        return {"objective": float((total["value"] + prior + pairs).mean())}
 
     def bytes_up(self, plain: int, server: Server, total: Totals) -> float:
         """A client sends its mixture when it has trained: phases are our way to descend."""

@@ -17,6 +17,7 @@ from fedddp.core.rng import stream
 from fedddp.exchange.messages import Sum
 from fedddp.local import exact, sgd
 from fedddp.methods import _mixture, fedbens
+from fedddp.methods._correlation import sums, value
 from fedddp.methods._layers import initialisations
 from fedddp.methods._mixture import Mixture, medians, slope
 from fedddp.methods._structures import STRUCTURES
@@ -104,6 +105,41 @@ def test_alike_priors_of_their_own_are_the_one_prior(exchange, structure):
     one, other = (toy.iterate(fed, 1)[-1] for fed in feds)
     close(one.members, other.members)
     close(feds[0].store.memory.logdet, feds[1].store.memory.logdet)
+
+
+@pytest.mark.parametrize("correlation", [-0.4, 0.2])
+def test_clients_may_be_correlated(exchange, correlation):
+    """Eq. 14 with g the product of whitened residuals: the minimum of the whole quadratic, pairs and all."""
+    task = toy.task()
+    method = fedbens.Method(structure="diag", correlation=correlation, steps=300, **GAUSSIAN)
+    fed = toy.federation(method, exact.Solver(), task, exchange)
+    server = toy.iterate(fed, 1)[-1]
+    memory, t, variance = fed.store.memory, method.temperature, method.prior_variance
+    curvature, modes = memory.curvature[:, 0] / t, memory.modes[:, 0]
+    theta = torch.zeros(toy.D, dtype=torch.float64, requires_grad=True)
+
+    def objective(w):
+        residuals = curvature.sqrt() * (w - modes)
+        pairs = sum((residuals[k] * residuals[j]).sum() for k in range(toy.K) for j in range(k))
+        own = 0.5 * ((curvature + 1 / variance) * (w - modes).square()).sum()
+        return own - correlation * pairs - 0.5 * (toy.K - 1) * w.square().sum() / variance
+
+    slope, hessian = torch.autograd.grad(objective(theta), theta)[0], torch.func.hessian(objective)(theta.detach())
+    assert float(torch.linalg.eigvalsh(hessian).min()) > 0
+    close(server.theta, torch.linalg.solve(hessian, -slope), 1e-3)
+    total = {name: entry.value.sum(0) for name, entry in sums(memory, theta.detach()[None], t).items()}
+    own = 0.5 * (curvature * modes.square()).sum()  # at 0
+    pairs = objective(theta.detach()) - 0.5 / variance * modes.square().sum() - own
+    close(value(total, correlation), pairs.view(1))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"correlation": 0.1}, "members=1"), ({"correlation": 0.3, "structure": "diag", "members": 1}, "to 1/4")],
+)
+def test_a_correlation_that_cannot_be_is_said(options, said):
+    with pytest.raises(ValueError, match=said):
+        fedbens.Method(**options).init_server(toy.task())
 
 
 def precisions(task, method, rows):
