@@ -14,10 +14,12 @@ import torch
 
 from fedddp.bench.workloads import COMMON, MLP
 from fedddp.clients.cohort import Cohort
+from fedddp.clients.keyed_noise import Keyed
 from fedddp.clients.noise import Quantile
 from fedddp.clients.private import Guard, guarded
 from fedddp.config import loading as configuration
 from fedddp.core.gaussian import diagonal
+from fedddp.exchange.discrete import KEY
 from fedddp.exchange.group import Exchange
 from fedddp.local import adam, ivon, sgd
 from fedddp.runs.build import make_federation, make_task
@@ -42,19 +44,19 @@ def call(words: list[str], exchange: Exchange) -> list[dict[str, Any]]:
 
 
 def measure(cohort: Cohort, private: Cohort) -> dict[str, Any]:
-    """Milliseconds per client and step: medians over turns; ratios are medians of the turns' ratios."""
+    """Milliseconds of processor time per client and step: medians over turns, as of the ratios."""
     fits = _fits(cohort) | {f"private {name}": fit for name, fit in _fits(private).items() if name != "noise"}
-    size, rows = torch.empty(len(cohort), cohort.task.layout.numel), int(cohort.steps(1, 32).max())
-    noise = private.noise("privacy")
-    fits["gaussian"] = lambda: [noise.fill(size) for _ in range(rows)]
+    size, rows = torch.zeros(len(cohort), cohort.task.layout.numel), int(cohort.steps(1, 32).max())
+    noise = Keyed([bytes([row]) * KEY for row in range(len(cohort))])
+    fits["gaussian"] = lambda: _repeat(rows, lambda: noise.add(size, [1.0] * len(cohort)))
     steps = int(cohort.steps(1, 32).sum())
     taken: dict[str, list[float]] = {name: [] for name in fits}
     for turn in range(TURNS):
         for name, fit in fits.items():
-            start = time.perf_counter()
+            start = time.process_time()
             fit()
             if turn:  # the first warms up
-                taken[name].append((time.perf_counter() - start) / steps * 1e3)
+                taken[name].append((time.process_time() - start) / steps * 1e3)
     found = {name: statistics.median(values) for name, values in taken.items()}
 
     def ratio(one: str, other: str) -> float:
@@ -62,6 +64,11 @@ def measure(cohort: Cohort, private: Cohort) -> dict[str, Any]:
 
     ratios = {f"private_{name}_ratio": ratio(f"private {name}", name) for name in SOLVERS}
     return {"workload": "steps", "width": len(cohort), **found, "ivon_to_adam": ratio("ivon", "adam"), **ratios}
+
+
+def _repeat(times: int, work: Callable[[], None]) -> None:
+    for _ in range(times):
+        work()
 
 
 def _fits(cohort: Cohort) -> dict[str, Callable[[], object]]:

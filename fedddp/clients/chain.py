@@ -89,15 +89,18 @@ class Chain:
         inputs: Tensor,
         targets: Tensor,
         weights: Tensor | None,
-        grad: Tensor,
         clip: float,
+        factor: Tensor | float,
+        grad: Tensor | None,
     ) -> Tensor:
-        """Mean losses [c]; Σ_i g_i min(1, clip/|g_i|) over each client's examples goes into grad [c, P].
+        """Mean losses [c]; factor Σ_i g_i min(1, clip/|g_i|) over each client's examples goes into grad [c, P].
 
-        The gradient of one example's weights is the outer product of a layer's input and slope, whose norm is the
-        product of theirs; so no gradient of one example is ever made (ghost clipping: Li et al. 2022).
+        Without `grad`, theta goes down by it. The gradient of one example's weights is the outer product of a layer's
+        input and slope, whose norm is the product of theirs; so no gradient of one example is ever made (ghost
+        clipping: Li et al. 2022).
         """
-        params, grads = self.layout.views(theta), self.layout.views(grad)
+        params = self.layout.views(theta)
+        take = _moves(params, 1.0) if grad is None else _writes(self.layout.views(grad))
         with torch.no_grad():
             values = self._forward(params, inputs.flatten(2))
         losses, slope = _each(self.objective, values[-1], targets)
@@ -106,14 +109,11 @@ class Chain:
             squares = torch.zeros_like(losses)
             for layer, value, own in zip(self.layers, values, slopes, strict=False):
                 squares.addcmul_(_squares(value) + (layer.bias is not None), _squares(own))
-            share = shorten(squares, clip)
+            share = shorten(squares, clip) * factor
             if weights is not None:
                 share, losses = share * weights, losses * weights
             for layer, value, own in zip(self.layers, values, slopes, strict=False):
-                own.mul_(share.unsqueeze(2))
-                grads[layer.weight].baddbmm_(own.mT, value, beta=0)
-                if layer.bias is not None:
-                    torch.sum(own, dim=1, out=grads[layer.bias])
+                take(layer, own.mul_(share.unsqueeze(2)), value)
         return losses.sum(1) / (targets.shape[1] if weights is None else weights.sum(1).clamp_min(1))
 
     def _slopes(self, params: dict[str, Tensor], values: list[Tensor], slope: Tensor) -> list[Tensor]:

@@ -35,7 +35,7 @@ class Quantile:
             kernels.call("perturb", rows, size, self.keys, self.drawn, table, scale, mean, variance, noise, theta)
         else:
             z = self.draw(self.keys[:rows], size).to(mean.dtype)
-            torch.add(mean, torch.mul(z, _root(variance), out=noise), out=theta)
+            torch.add(mean, torch.mul(z, root(variance), out=noise), out=theta)
 
     def draw(self, keys: Tensor, size: int) -> Tensor:
         """z [c, size] of this draw, in float32."""
@@ -82,7 +82,7 @@ def _wrapped(number: int) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
-def _root(value: Tensor) -> Tensor:
+def root(value: Tensor) -> Tensor:
     """√value, rounded correctly as C does it: torch's own may be off by a bit in float32."""
     return value.double().sqrt().to(value.dtype)
 

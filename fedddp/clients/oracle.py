@@ -69,13 +69,23 @@ class Oracle:
                 return grad, self._by_loop(theta, inputs, targets, weights, counts, grad, masks, state)
 
     def clipped(
-        self, theta: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor | None, clip: float, out: Tensor | None
+        self,
+        theta: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        weights: Tensor | None,
+        clip: float,
+        factor: Tensor | float = 1.0,
+        out: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Each client's *sum* [c, P] of its examples' gradients, none longer than `clip`; and its mean loss [c]."""
+        """`factor` [c, 1] times each client's *sum* [c, P] of its examples' gradients, none longer than `clip`.
+
+        And its mean loss [c].
+        """
         grad = torch.empty_like(theta) if out is None else out
         if self.chain is not None and self.chain.takes(inputs):
             with torch.enable_grad():
-                return grad, self.chain.clipped(theta, inputs, targets, weights, grad, clip)
+                return grad, self.chain.clipped(theta, inputs, targets, weights, clip, factor, grad)
         if self.dropout:
             raise ValueError("privacy.level=example: clipped gradients are written for models without dropout")
         self._train(True)
@@ -87,7 +97,16 @@ class Oracle:
             real = torch.ones_like(each) if weights is None else weights[row]
             grad[row] = (real * shorten(flat.square().sum(1), clip)) @ flat
             losses.append((each * real).sum() / real.sum().clamp_min(1))
-        return grad, torch.stack(losses)
+        return grad.mul_(factor), torch.stack(losses)
+
+    def lower_clipped(
+        self, theta: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor | None, clip: float, factor: Tensor
+    ) -> Tensor | None:
+        """The loss [c] at theta, which goes down by what `clipped` is, in place; None where that must be written."""
+        if self.chain is None or not self.chain.takes(inputs):
+            return None
+        with torch.enable_grad():
+            return self.chain.clipped(theta, inputs, targets, weights, clip, factor, None)
 
     @property
     def _by_example(self) -> Callable[..., tuple[dict[str, Tensor], Tensor]]:

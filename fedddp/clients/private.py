@@ -4,22 +4,23 @@
 
 g_i is the gradient of example i's loss at the solver's point, B the batch size. What a solver makes of ĝ (momentum,
 Adam's moments, IVON's curvature ĝz/√v) is as private as ĝ. Batches are Poisson-sampled, each example by itself with
-probability B/N_k, or shuffled epochs as without privacy. The noise is floating-point, drawn at the client, from its own
-stream or from one that the operating system seeds.
+probability B/N_k, or shuffled epochs as without privacy. The noise is floating-point, made at the client of a ChaCha20
+stream, whose key is the run's seed's or the operating system's.
 """
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import partial
 from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from fedddp.clients.cohort import Batch, Cohort
-from fedddp.clients.noise import Normal
+from fedddp.clients.keyed_noise import Keyed
 from fedddp.core.rng import key
+from fedddp.exchange.discrete import KEY, key_of
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class PrivateCohort(Cohort):
     """A cohort whose gradients are private; whatever else would look at examples is refused."""
 
     guard: Guard | None = None
-    batch_size: int = 1  # of the steps that are asked for
+    made: list[Keyed] = field(default_factory=list, repr=False)  # the noise, of which every copy takes the next
 
     @property
     def _guard(self) -> Guard:
@@ -43,32 +44,42 @@ class PrivateCohort(Cohort):
         return self.guard
 
     def grad(self, theta: Tensor, batch: Batch, out: Tensor | None = None) -> Tensor:
-        guard = self._guard
+        guard, count = self._guard, len(theta)
         at = theta if self.draw is None else self.draw(theta)
-        grad, loss = self.oracle.clipped(at, batch.inputs, batch.targets, batch.weights, guard.clip, out)
-        self.counted.loss[: len(loss)].add_(loss)
-        self.counted.steps[: len(loss)].add_(1)
-        noise = self._noise.fill(torch.empty_like(grad))
-        grad.add_(noise, alpha=guard.noise * guard.clip)
-        grad.div_(self._batch[: len(grad)])
+        share = self._share[:count]
+        grad, loss = self.oracle.clipped(at, batch.inputs, batch.targets, batch.weights, guard.clip, share, out)
+        self.counted.note(loss)
+        self._noise.add(grad, self._deviations)
         return grad if self.turn is None else self.turn(theta, grad, batch)
 
     def lower(self, theta: Tensor, batch: Batch, lr: float) -> bool:
-        """A step without a gradient would be neither clipped nor noisy."""
-        return False
+        """The same step, noise and all, without a gradient being written."""
+        if self.turn is not None or self.draw is not None:
+            return False
+        by = lr * self._share[: len(theta)]
+        loss = self.oracle.lower_clipped(theta, batch.inputs, batch.targets, batch.weights, self._guard.clip, by)
+        if loss is None:
+            return False
+        self.counted.note(loss)
+        self._noise.add(theta, [-lr * deviation for deviation in self._deviations])
+        return True
+
+    def _batches_of(self, batch_size: int) -> None:
+        """Steps are on batches of such a size: B, or all of a smaller client's examples."""
+        sizes = self.sizes.clamp_max(batch_size)
+        self._share = self.send(sizes.to(self.task.dtype).reciprocal().unsqueeze(1))  # [C, 1] 1/B
+        self._deviations = [self._guard.noise * self._guard.clip / size for size in sizes.tolist()]
 
     @property
-    def _batch(self) -> Tensor:
-        """[C, 1] examples in a batch, as a weight."""
-        return self.send(self.sizes.clamp_max(self.batch_size)).to(self.task.dtype).unsqueeze(1)
-
-    @cached_property
-    def _noise(self) -> Normal:
-        return self.noise("privacy")
+    def _noise(self) -> Keyed:
+        if not self.made:
+            system = self._guard.system  # nobody can draw it again then
+            self.made.append(Keyed([os.urandom(KEY) if system else key_of(own) for own in self.keys("privacy")]))
+        return self.made[0]
 
     def keys(self, purpose: str) -> list[int]:
-        """With the system's randomness nobody can draw again what hides examples."""
-        if self._guard.system and purpose in ("privacy", "order"):
+        """With the system's randomness nobody can tell who is in a batch."""
+        if self._guard.system and purpose == "order":
             return [int.from_bytes(os.urandom(8), "little") >> 1 for _ in self.ids]
         if purpose == "privacy":  # never common: two clients' noise must not be the same
             streams = self.task.streams
@@ -77,7 +88,7 @@ class PrivateCohort(Cohort):
 
     def _table(self, epochs: int, batch_size: int) -> tuple[Tensor, Tensor]:
         """With Poisson sampling as many batches as in the epochs, each with every example by chance."""
-        self.batch_size = batch_size
+        self._batches_of(batch_size)
         if not self._guard.poisson:
             return super()._table(epochs, batch_size)
         steps = self.steps(epochs, batch_size).tolist()

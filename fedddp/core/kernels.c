@@ -50,6 +50,41 @@ void perturb(long rows, long n, const uint64_t *key, uint64_t draw, const int16_
     }
 }
 
+/* -2 log u for u in (0, 1]: u = 2^e m, and log m = 2 artanh((m - 1)/(m + 1)), |m - 1| < 0.42, by its series */
+static inline float twice_minus_log(float u) {
+    union { float value; int32_t bits; } m = {u};
+    int32_t above = m.bits - 0x3F3504F3; /* √½ */
+    float e = (float)(above >> 23);
+    m.bits = (above & 0x007FFFFF) + 0x3F3504F3;
+    float s = (m.value - 1.0f) / (m.value + 1.0f), z = s * s;
+    float series = (((z * (1.0f / 9) + 1.0f / 7) * z + 1.0f / 5) * z + 1.0f / 3) * z + 1.0f;
+    return (e * 0.693147182f + s * 2.0f * series) * -2.0f; /* log 2 */
+}
+
+/* out[at..at+n) <- out + scale z, z ~ N(0, 1) from random words (Box & Muller 1958): of each pair one word gives the
+ * radius, the other the angle within a quarter of a turn, and which of the four quarters */
+void add_normal(long at, long n, const uint32_t *restrict word, float scale, float *restrict out) {
+    long half = (n + 1) / 2;
+    float first[BLOCK], second[BLOCK];
+    for (long low = 0; low < half; low += BLOCK) {
+        long size = half - low < BLOCK ? half - low : BLOCK;
+        for (long i = 0; i < size; i++) {
+            float radius = sqrtf(twice_minus_log(((float)word[low + i] + 0.5f) * 0x1p-32f));
+            int32_t turn = (int32_t)word[half + low + i];
+            float t = (float)(turn >> 2) * 1.46291804e-9f, z = t * t; /* π/4 · 2^-29 */
+            float sine = ((((z * (1.0f / 362880) - 1.0f / 5040) * z + 1.0f / 120) * z - 1.0f / 6) * z + 1.0f) * t;
+            float cosine = (((z * (1.0f / 40320) - 1.0f / 720) * z + 1.0f / 24) * z - 0.5f) * z + 1.0f;
+            float x = (turn & 1 ? -radius : radius) * cosine, y = radius * sine;
+            first[i] = turn & 2 ? y : x;
+            second[i] = turn & 2 ? x : y;
+        }
+        float *restrict here = out + at + low, *restrict there = here + half;
+        long rest = n - half - low < size ? n - half - low : size; /* an odd n leaves one out */
+        for (long i = 0; i < size; i++) here[i] += first[i] * scale;
+        for (long i = 0; i < rest; i++) there[i] += second[i] * scale;
+    }
+}
+
 /* mask <- scale where the word of the row's key, the draw and the place is at least `below`, else 0 */
 void dropout(long rows, long n, const uint64_t *key, uint64_t draw, uint64_t below, float scale, float *mask) {
     for (long row = 0; row < rows; row++) {

@@ -37,7 +37,7 @@ def test_sums_of_clipped_gradients_are_those_of_single_examples(model, clip):
         [task.shards.of_client(k)[torch.arange(30).clamp_max(n - 1)] for k, n in enumerate((20, 30, 25))]
     )
     real = (torch.arange(30) < torch.tensor([[20], [30], [25]])).double()
-    grad, _ = oracle.clipped(theta, task.data.train.inputs[index], task.data.train.targets[index], real, clip, None)
+    grad, _ = oracle.clipped(theta, task.data.train.inputs[index], task.data.train.targets[index], real, clip)
     for client in range(3):
         torch.testing.assert_close(grad[client], by_hand(task, theta[client], client, clip), rtol=1e-9, atol=1e-12)
 
@@ -47,7 +47,7 @@ def test_without_clipping_the_sum_is_the_plain_gradient():
     theta, oracle = given.around(task), Oracle(task.module, task.layout, task.objective)
     index = torch.stack([task.shards.of_client(client)[:20] for client in range(3)])
     examples = task.data.train.inputs[index], task.data.train.targets[index]
-    grad, loss = oracle.clipped(theta, *examples, None, 1e9, None)
+    grad, loss = oracle.clipped(theta, *examples, None, 1e9)
     plain, mean = oracle(theta, *examples)
     torch.testing.assert_close(grad / 20, plain)
     torch.testing.assert_close(loss, mean)
@@ -68,11 +68,38 @@ def test_the_noise_has_the_deviation_that_is_accounted_for():
         rows = len(batch.inputs)
         theta = torch.zeros(rows, toy.D, dtype=torch.float64)
         grad = made.grad(theta, batch)
-        silent = made.oracle.clipped(theta, batch.inputs, batch.targets, batch.weights, 0.5, None)[0]
+        silent = made.oracle.clipped(theta, batch.inputs, batch.targets, batch.weights, 0.5)[0]
         drawn.append((grad * 10 - silent).flatten())
     z = torch.cat(drawn) / (3.0 * 0.5)
     assert abs(float(z.mean())) < 5 / len(z) ** 0.5
     assert abs(float(z.var()) - 1) < 5 * (2 / len(z)) ** 0.5
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_step_taken_by_the_products_is_the_step_with_a_gradient(weighted):
+    task = given.task(given.mlp(), (5,))
+    theta, lr = given.around(task), 0.3
+
+    def stepped(by_gradient):
+        made = guarded(Guard(clip=0.1, noise=0.5))((0, 1, 2), 0, task, Oracle(task.module, task.layout, task.objective))
+        batch = next(batch for batch in made.batches(1, 16) if (batch.weights is not None) == weighted)
+        moved = theta[: len(batch.inputs)].clone()
+        if by_gradient:
+            moved -= lr * made.grad(moved, batch)
+        else:
+            assert made.lower(moved, batch, lr)
+        return moved, made.counted.loss
+
+    for one, two in zip(stepped(True), stepped(False), strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_copies_of_a_cohort_never_use_the_same_noise():
+    made = cohort(Guard(clip=1.0, noise=1.0))
+    one, two = (made.steered(lambda theta, grad, batch: grad) for _ in range(2))
+    batch, theta = next(made.batches(1, 10)), torch.zeros(2, toy.D, dtype=torch.float64)
+    next(one.batches(1, 10)), next(two.batches(1, 10))
+    assert not (one.grad(theta, batch) == two.grad(theta, batch)).any()
 
 
 def test_clients_and_rounds_have_noise_of_their_own_and_it_comes_again():
@@ -83,8 +110,9 @@ def test_clients_and_rounds_have_noise_of_their_own_and_it_comes_again():
     }
     assert len(set(keys.values())) == 4
     assert cohort(Guard(1, 1)).keys("privacy") == [keys[0, 3], keys[0, 1]]
-    system = cohort(Guard(1, 1, system=True))
-    assert system.keys("privacy") != system.keys("privacy")
+    system = [cohort(Guard(1, 1, system=True)) for _ in range(2)]
+    assert not {*system[0]._noise.keys} & {*system[1]._noise.keys}
+    assert system[0].keys("order") != system[0].keys("order")
 
 
 def test_poisson_batches_have_each_example_with_the_same_probability():

@@ -6,6 +6,7 @@ import os
 import pytest
 import torch
 
+from fedddp.clients.keyed_noise import CHUNK, Keyed
 from fedddp.clients.noise import Quantile, quantiles
 from fedddp.core import gaussian, kernels
 from fedddp.core.data import Dataset, Examples
@@ -75,6 +76,21 @@ def test_a_sites_pull_has_the_same_bits_with_and_without_a_compiler(size, monkey
         found.append(slope.clone())
         add_pull(found[-1], site, theta, gaussian.diagonal)
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+
+
+@compiled
+@pytest.mark.parametrize("size", [*SIZES, 2 * CHUNK + 3])
+def test_keyed_noise_has_the_same_bits_with_and_without_a_compiler(size, monkeypatch):
+    pytest.importorskip("cryptography", reason="a cipher makes it: pip install 'fedddp[privacy]'")
+    (start,), found = rows(3, 1, size, low=-0.3), []
+    for by_tensors in (False, True):
+        monkeypatch.setattr(kernels, "suit", lambda _, off=by_tensors: not off)
+        noise = Keyed([bytes([row]) * 32 for row in range(3)])
+        found.append(start.clone())
+        for _ in range(2):
+            noise.add(found[-1], [0.3, 1.0, 70.0])
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+    assert (found[0] != start).all()
 
 
 @compiled
