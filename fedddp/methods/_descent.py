@@ -55,6 +55,13 @@ def walk(
     return own if task.data.validation is not None else own._replace(best=own.theta)
 
 
+def lowest(before: Descent, after: Descent, value: Tensor) -> Descent:
+    """The step from `before`, whose objectives are `value` [M]: each model has to show where its own was lowest."""
+    better = -value > before.score
+    best = torch.where(better.unsqueeze(1), before.theta, before.best)
+    return after._replace(best=best, score=torch.where(better, -value, before.score))
+
+
 def _own(descent: Descent) -> Descent:
     """A copy that may change."""
     return descent._replace(theta=descent.theta.clone(), moments=adam.Moments(*(m.clone() for m in descent.moments)))

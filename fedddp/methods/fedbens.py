@@ -35,7 +35,7 @@ from fedddp.core.task import Task
 from fedddp.exchange.messages import Gather, Mean, Message, Sum, Totals
 from fedddp.local import adam
 from fedddp.methods import _correlation as correlation
-from fedddp.methods._descent import Descent, advance, begin
+from fedddp.methods._descent import Descent, advance, begin, lowest
 from fedddp.methods._layers import initialisations
 from fedddp.methods._mixture import Mixture, known, medians, slope
 from fedddp.methods._structures import STRUCTURES, Structure
@@ -68,6 +68,7 @@ class Method(method.Method[Server, Mixture]):
     lr: float = 0.001  # learning rate of the server's Adam, above 0
     clip: float = 0.0  # largest norm of the gradient of a descent, as published 1 with kron; 0: no limit
     median: str = "middle"  # of an even number of modes: middle (the mean of the two), or lower, as published
+    keep: str = "validation"  # of a descent: validation (the best on such points, or its end) or lowest (objective)
     validate_every: int = 30  # steps between two looks at the server's validation points, if any; at least 1
     join: list[int] = field(default_factory=list)  # numbers (from 0) of the clients that come after the first round
     leave: list[int] = field(default_factory=list)  # numbers (from 0) of the clients that go after the first round
@@ -92,6 +93,7 @@ class Method(method.Method[Server, Mixture]):
         check("method.lr", self.lr, self.lr > 0, "above 0")
         check("method.clip", self.clip, self.clip >= 0, "above 0, or 0 for none")
         check("method.median", self.median, self.median in ("middle", "lower"), "middle or lower")
+        check("method.keep", self.keep, self.keep in ("validation", "lowest"), "validation or lowest")
         check("method.validate_every", self.validate_every, self.validate_every >= 1, "at least 1")
 
     @property
@@ -170,7 +172,7 @@ class Method(method.Method[Server, Mixture]):
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
         """Begin at the medians; a client that is not here has no weight."""
         start = medians(total["modes"], total["weight"], self.members, self.median == "lower")
-        return server._replace(descent=begin(start, task, self._adam, validate=True))
+        return server._replace(descent=begin(start, task, self._adam, validate=self.keep == "validation"))
 
     def _slope(self, server: Server, clients: Mixture, cohort: Cohort, local: PointSolver) -> tuple[Mixture, Message]:
         """What each client here adds to the gradient of the server's objective at every member."""
@@ -192,7 +194,9 @@ class Method(method.Method[Server, Mixture]):
             gradient += correlation.slope(total, self.correlation)
         if self.clip:
             gradient *= (self.clip / (gradient.norm(dim=1, keepdim=True) + 1e-6)).clamp_max(1)
-        descent = advance(server.descent, gradient, task, self._adam, validate=look)
+        descent = advance(server.descent, gradient, task, self._adam, validate=look and self.keep == "validation")
+        if self.keep == "lowest":
+            descent = lowest(server.descent, descent, self._objective(server.descent.theta, total))
         if step < self.steps:
             return server._replace(descent=descent)
         chosen = descent.best.index_select(0, descent.score.argmax(0, keepdim=True))[0]
@@ -208,9 +212,13 @@ class Method(method.Method[Server, Mixture]):
         """The server's objective, in the mean over its members, at the last step: it alone makes new members."""
         if "value" not in total or after.members is before.members:
             return {}
-        prior = 0.5 * self._prior_precision(total) * before.descent.theta.square().sum(1)
+        return {"objective": float(self._objective(before.descent.theta, total).mean())}
+
+    def _objective(self, theta: Tensor, total: Totals) -> Tensor:
+        """What a descent minimises, at theta [M, P]; [M]."""
+        prior = 0.5 * self._prior_precision(total) * theta.square().sum(1)
         pairs = correlation.value(total, self.correlation) if self.correlation else 0.0
-        return {"objective": float((total["value"] + prior + pairs).mean())}
+        return total["value"] + prior + pairs
 
     def bytes_up(self, plain: int, server: Server, total: Totals) -> float:
         """A client sends its mixture when it has trained: phases are our way to descend."""

@@ -203,3 +203,48 @@ def test_the_real_two_digit_split_has_300_points_of_each(data_root):
     for client in range(100):
         labels = task.data.train.targets[task.shards.of_client(client)]
         assert sorted(labels.bincount()[labels.unique()].tolist()) == [300, 300]
+
+
+DECAYED = [name for name in NAMES if "weight_decay" in str(read(name).get("methods", {}).get("feddyn"))]
+ONE_SHOT = [f"fedbens_{data}_{n}" for data in ("fmnist", "svhn", "cifar10") for n in ("a005", "a01", "c10", "c40")]
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "settings"),
+    [
+        ("mnist_homog", "fedlap_func", {"method.steps": 3000, "method.lr": 5e-4, "method.points": 1}),
+        ("mnist_heterog", "fedlap_func", {"method.steps": 3000, "method.lr": 5e-4, "method.points": 1}),
+        ("credit_heterog", "fedlap_func", {"method.steps": 5000, "method.lr": 1e-3, "method.points": 1}),
+        ("fmnist_heterog100", "fedlap_func", {"method.steps": 5000, "method.lr": 1e-3, "method.points": 1}),
+        ("cifar10_zenke", "fedlap_func", {"method.steps": 500, "method.lr": 5e-4, "method.points": 2}),
+        ("cifar10_zenke", "fedlap_func", {"method.warmup": 10, "method.damping": "1/K", "method.tau": 0.01}),
+        ("cifar10_zenke", "fedlap", {"method.warmup": 10, "method.damping": "1/K"}),
+        ("cifar10_acar", "fedlap", {"method.damping": "1/K"}),
+        ("mnist_2class100", "fedavg", {"local.batch_size": 64, "split.dealing": "numpy", "split.numpy_seed": 62}),
+        ("mnist_2class100", "fedavg", {"evaluation.at": [25, 50, 100]}),
+        ("fedpa_emnist", "fedpa", {"federation.participation": pytest.approx(100 / 3400, rel=1e-4)}),
+        ("hwa_mnist_type1", "hwa", {"data.pixels": "standardised", "method.curvature": "examples"}),
+        *(
+            (name, "fedbens", {"split.name": "fedbens", "method.clip": 1.0, "method.median": "lower"})
+            for name in ONE_SHOT
+        ),
+        *((name, "fedbens", {"data.validation": 500, "data.keep_validation": True}) for name in ONE_SHOT),
+        *((name, "regmean", {"method.choices": [0.1, 0.9]}) for name in ONE_SHOT),
+        *((name, "fisher_merge", {"method.bits": 15}) for name in ONE_SHOT),
+        ("fedbens_fmnist_a01", "fedbens", {"data.pixels": "mnist"}),
+        ("fedbens_cifar10_a01", "fedbens", {"data.augment": "crops"}),
+    ],
+)
+def test_the_papers_protocols_are_in_the_files(name, method, settings):
+    """What appendices and released programs say; docs and the files' remarks say what else is used, and why."""
+    config = configuration.load(name, [f"method={method}"])
+    assert {key: config[key] for key in settings} == settings
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if "weight_decay" in str(read(name).get("methods", {}).get("feddyn"))]
+)
+def test_feddyns_decay_is_on_the_mean_loss_as_its_authors_have_it(name):
+    settings = read(name)["methods"]["feddyn"]["method"]
+    assert settings["decay_scale"] == "mean" or name.startswith("ranking")
+    assert 1e-6 <= settings["weight_decay"] <= 1e-3

@@ -34,14 +34,19 @@ def close(a, b, tolerance=1e-9):
 
 def gradient(fed, theta, number=0):
     """Of the server's objective at theta [M, P], from what all clients send."""
+    total = sent(fed, theta, number)
+    return total["slope"] + fed.method._prior_precision(total) * theta
+
+
+def sent(fed, theta, number=0):
+    """What all clients say of theta [M, P] in a descent, summed."""
     server = fed.method.init_server(fed.task)
     server = server._replace(descent=server.descent._replace(theta=theta))
     ids = fed.store.ids
     cohort = Cohort(tuple(ids.tolist()), number, fed.task, fed.oracle)
     _, message = fed.method._slope(server, fed.store.read(ids), cohort, fed.local)
     assert all(isinstance(entry, Sum) for entry in message.values())
-    total = {name: entry.value.sum(0) for name, entry in message.items()}
-    return total["slope"] + fed.method._prior_precision(total) * theta
+    return {name: entry.value.sum(0) for name, entry in message.items()}
 
 
 def posterior(task, method, clients):
@@ -339,6 +344,23 @@ def test_validation_points_choose_each_members_best(exchange):
     assert scores == pytest.approx(server.descent.score.tolist())
     assert given.accuracy(task, server.theta) == pytest.approx(max(scores))
     assert all(s >= given.accuracy(task, t) for s, t in zip(scores, server.descent.theta, strict=True))
+
+
+def test_without_validation_points_the_step_of_the_lowest_objective_may_be_kept(exchange):
+    task, local = given.task(given.mlp(), (5,)), sgd.Solver(lr=0.1, batch_size=10)
+
+    def members(steps, keep):
+        method = fedbens.Method(members=2, structure="diag", steps=steps, lr=1.0, keep=keep)
+        fed = toy.federation(method, local, task, exchange)
+        found = toy.iterate(fed, 1)[-1]
+        return method._objective(found.members, sent(fed, found.members)), found.descent.score
+
+    value, score = members(12, "lowest")
+    close(-score, value)
+    path = torch.stack([members(steps, "validation")[0] for steps in range(1, 12)])
+    assert bool((path[-1] > value + 1).all()), "the last step is not the best"
+    assert bool((value <= path.amin(0) + 1e-9).all())
+    assert bool(((value - path).abs().amin(0) < 1e-9).any())
 
 
 def test_kron_refuses_normalisation_layers_and_names_the_way_out():
