@@ -7,8 +7,12 @@
 
 The solver says how the moments are found: a sampling solver (langevin, iasg) gives the true ones up to their noise, a
 posterior solver its own approximation (laplace, ivon, von), with which this is PVI. The covariance of ℓ samples is
-taken together with the server's, which counts as `pseudo_samples` of them; one sample alone moves the mean only. With
+taken together with the server's, which counts as `pseudo_samples` w of them; one sample alone moves the mean only. With
 exact moments of Gaussian clients and damping=1 one round gives the pooled posterior, for any prior.
+
+A path of a few epochs is narrower than the distribution that it samples, so that the server's precision grows by up to
+(ℓ - 1)/w in a round though the data say nothing: with w=1 it outgrows the steps of the smallest client within sixty
+rounds and the run diverges, with w=100 within three hundred; with w=300 it settles (digits, ten clients, 18 samples).
 
 Reconstructed from the definition of expectation propagation with a Gaussian prior; the paper's prior is flat, and its
 shrinkage of sampled covariances may be another one.
@@ -36,7 +40,7 @@ class Tilting(SiteMethod[C], extends=True):
     needs: ClassVar[type[Solver]] = Solver
     damping: float | str = "1/K"  # the step of a client's site: a number in (0, 1], 1/K or N_k/N
     warmup: int = 0  # first rounds in which it is N_k/N, whatever damping says
-    pseudo_samples: float = 1.0  # samples that the server's covariance counts as beside a client's own; at least 0
+    pseudo_samples: float = 300.0  # samples that the server's covariance counts as beside a client's own; at least 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

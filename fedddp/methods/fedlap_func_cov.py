@@ -14,6 +14,10 @@ ways, and this one keeps S positive however little of a client its site holds ye
 point, so that nothing is counted twice: on linear regression with a full covariance, or with nothing in the memory,
 this is fedlap_cov, iterate by iterate. correction=false leaves the H terms out and adds the functions to the sites as
 they are, as fedlap_func does. The first round has no function terms.
+
+The usual tau is 0.1 (configs/method): with a diagonal H_k the server's objective has the curvature V_k - H_k wherever
+the few points of F_k do not bend it. A site grows from 1/K of a client's curvature, and H_k is tau times it, so that
+tau much above 1/K leaves directions in which the server runs off.
 """
 
 from typing import Any, ClassVar, NamedTuple

@@ -13,7 +13,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ class Entry:
     factor: float  # of the usual learning rate
     metrics: dict[str, float] = field(default_factory=dict)
     reason: str = ""
+    date: str = ""  # on which it was run
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,8 @@ def run(out: Path, path: Path, seeds: Sequence[int], table: Table) -> Iterator[E
         for seed, _, task, row in _turns(seeds, table):
             factor = next(_missing(entries, task, row, seed, table.factors), None)
             if factor is not None:
-                entries.append(_one(table, task, row, seed, factor, out, exchange))
+                found = _one(table, task, row, seed, factor, out, exchange)
+                entries.append(replace(found, date=f"{datetime.now(UTC):%Y-%m-%d}"))
                 write(path, entries)
                 yield entries[-1]
     finally:

@@ -1,9 +1,13 @@
 """docs/ranking.md, written from the kept runs, so that no number is copied by hand."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, stdev
+from textwrap import wrap
+from typing import Any
 
+from fedddp.config.loading import folder
+from fedddp.config.written import read as read_yaml
 from fedddp.reproduce.ranking import FACTORS, MOST, SEEDS, TASKS, Entry, chosen
 
 COLUMNS: dict[str, tuple[str, Callable[[float], str], int]] = {  # name, as it is written, and which way is better
@@ -23,37 +27,72 @@ NAMES = {
 OWN = ("local", "ditto", "pfedbayes")  # judged by each client's own model
 Numbers = dict[str, list[float]]  # a value for each seed
 
-HEAD = f"""# All methods beside each other
+HEAD = """# All methods beside each other
 
-Made by `fedddp ranking --docs docs/ranking.md`; the runs' numbers are in `configs/reproduce/ranking.json`, and the same
-command goes on where it was stopped. The settings are those of `configs/experiment/ranking_*.yaml`:
+Made by `fedddp ranking --docs docs/ranking.md`, {when}; the runs' numbers are in `configs/reproduce/ranking.json`, and
+the same command goes on where it was stopped. The settings are those of `configs/experiment/ranking_*.yaml`:
 
-- **Heart**: four hospitals, logistic regression, 20 rounds of 2 epochs, batch 8; 80 of 486 points held out.
-- **Fashion-MNIST 10 %**: ten unequal clients (Dirichlet 0.5), an MLP 784-64-10, 10 rounds of 2 epochs, batch 32; 600 of
-  6,000 points held out.
-- **Shakespeare by role**: 30 roles, a tenth of their windows of 10 letters, an LSTM with 32 units, 10 rounds of 2
-  epochs, batch 8; 400 windows held out.
+{experiments}
 
-This is cut down so that every method can be run: rounds, epochs and models are smaller than the papers', where
-methods meet at other settings (docs/results.md). One-shot methods (dense, fedbens, fedfisher, ot_fusion) have one round
-with as many epochs as the others have in all; fedbens has three members with diagonal curvature and 100 server steps,
-fedlap_func 200 server steps in a round, and dense on Fashion-MNIST 20 epochs of distillation.
+This is cut down so that every method can be run: rounds, epochs and models are smaller than the papers', where methods
+meet at other settings ([results](results.md)). The order of two methods here is one of this size and these settings.
+All have their usual settings (`configs/method`) but for those named above: one-shot methods have a single round with as
+many epochs as the others have in all, some servers take fewer steps, and posteriors of networks are colder.
 
-**Tuning**, the same for all: the usual learning rate of the method's solver (`configs/method`) times
-{", ".join(f"{factor:g}" for factor in sorted(FACTORS))}, with seed {SEEDS[0]}; the highest accuracy on the held-out
-points wins, of two alike the lower NLL; *of* says how many of the rates are tried so far. No other setting was tuned,
-and no test point was looked at for it.
+**Tuning**, the same for all: the usual learning rate of the method's solver times {factors} (on Shakespeare ten times
+that), with seed {first}; the highest accuracy on the held-out points wins, of two alike the lower NLL; *of* says how
+many of the rates were tried. No other setting was tuned, and no test point was looked at for it. The seeds {seeds} then
+run with that rate.
 
 Numbers are means of the last three rounds on the test set and then over seeds, ± their deviation; with a posterior over
 samples of it. *Own parts* and *worst tenth* are the mean accuracy over clients, and over the worst tenth of them (at
 least one), each on its own part of the test set. MB are what all clients send and are sent in the whole run; seconds
-are of one core, with evaluation. † is judged by each client's own model: its accuracy, NLL and ECE are the mean over
-clients on the whole test set, which is not what such a model is for. A run of more than {MOST:.0f} s is given up."""
+are of one core, with reading the data and evaluation. † is judged by each client's own model: its accuracy, NLL and ECE
+are the mean over clients on the whole test set, which is not what such a model is for. A run of more than {most:.0f} s
+is given up."""
+
+
+def head(entries: Sequence[Entry]) -> str:
+    """What was run, and when: the settings are those of the experiments' files."""
+    dates = sorted({entry.date for entry in entries if entry.date})
+    when = f"on {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if dates else "on no date that is known"
+    said = {"when": when, "experiments": "\n".join(map(_experiment, TASKS)), "first": SEEDS[0], "most": MOST}
+    said["factors"] = ", ".join(f"{factor:g}" for factor in sorted(FACTORS))
+    said["seeds"] = ", ".join(str(seed) for seed in sorted({entry.seed for entry in entries}))
+    title, *parts = HEAD.format(**said).split("\n\n")
+    return "\n\n".join([title, *(part if part.startswith("- ") else wrapped(part) for part in parts)])
+
+
+def _experiment(task: str) -> str:
+    """One experiment's file in a sentence, and what it asks of single methods."""
+    written = read_yaml(folder("experiment") / f"{task}.yaml")
+    parts = [f"{name} `{_words(written[name])}`" for name in ("data", "split", "model")]
+    local, rounds = written["local"], written["federation"]["rounds"]
+    work = f"{rounds} rounds of {local['epochs']} epochs in batches of {local['batch_size']}"
+    asked: dict[str, list[str]] = {}
+    for method, settings in written["methods"].items():
+        words = " ".join(f"{part}.{word}" for part, own in settings.items() for word in _words(own).split())
+        asked.setdefault(words, []).append(method)
+    own = "; ".join(f"{', '.join(methods)} `{words}`" for words, methods in asked.items())
+    return item(f"**{NAMES[task]}** (`{task}`): {', '.join(parts)}; {work}. Single methods: {own}.")
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in settings.items())
+
+
+def item(text: str) -> str:
+    return wrapped(f"- {text}", "  ")
+
+
+def wrapped(text: str, indent: str = "") -> str:
+    """At most 120 columns wide."""
+    return "\n".join(wrap(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
 
 
 def page(entries: Sequence[Entry]) -> str:
     tables = {task: _table(entries, task) for task in TASKS}
-    parts = [HEAD, "## All three\n\n" + _overall(tables)]
+    parts = [head(entries), "## All three\n\n" + _overall(tables)]
     for task, table in tables.items():
         tried = Counter(e.method for e in entries if e.task == task and e.seed == SEEDS[0])
         parts.append(f"## {NAMES[task]}\n\n{_markdown(table, _factors(entries, task), tried)}")
@@ -112,7 +151,7 @@ def _reasons(entries: Sequence[Entry]) -> Iterator[str]:
         ran = set(_factors(entries, task))
         told: dict[str, str] = {e.method: e.reason for e in entries if e.task == task and e.reason}
         for method in sorted(told.keys() - ran):
-            yield f"- {NAMES[task]}, `{method}`: {told[method].removeprefix('cannot: ')}"
+            yield item(f"{NAMES[task]}, `{method}`: {told[method].removeprefix('cannot: ')}")
 
 
 def _cell(values: Sequence[float], text: Callable[[float], str]) -> str:

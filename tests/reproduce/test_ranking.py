@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fedddp.config import loading as configuration
 from fedddp.exchange.group import Exchange
 from fedddp.reproduce import ranking, ranking_page
 from fedddp.reproduce.ranking import Entry
@@ -64,6 +65,7 @@ def test_real_runs_are_kept_and_not_run_again(tmp_path, monkeypatch):
     folder = tmp_path / f"runs/ranking_heart/pvi-1-{found[2].factor:g}"
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert "averaged_nll" in last
+    assert all(e.date for e in found)
     assert not list(ranking.run(tmp_path / "runs", path, (1, 2), ranking.methods(methods)))
     page = ranking_page.page(found)
     assert "| `fedavg` |" in page
@@ -99,6 +101,19 @@ def test_the_page_orders_by_accuracy_and_places_by_the_mean_over_data_sets():
     overall = page[page.index("## All three") : page.index("## Heart")]
     assert "| `b` | 1.0 | 2.0 |" in overall  # accuracy 1, 1; NLL 3, 1
     assert "| `c` |" in overall
+
+
+def test_the_page_says_what_was_run_and_when(monkeypatch):
+    """From the experiments' files, so that neither can go on without the other."""
+    page = ranking_page.page([replace(entry("a", 1.0), date="2026-01-02")])
+    assert "`fedddp ranking --docs docs/ranking.md`, on 2026-01-02;" in page
+    for task in ranking.TASKS:
+        config = configuration.load(task, [])
+        line = f"{config['federation.rounds']} rounds of {config['local.epochs']} epochs in batches of"
+        (said,) = [part for part in page.split("\n- ") if f"(`{task}`)" in part]
+        assert f"{line} {config['local.batch_size']}." in " ".join(said.split())
+        assert f"model `name={config.title('model')}" in " ".join(said.split())
+    assert all(len(line) <= 120 for line in page.splitlines() if not line.startswith("|"))
 
 
 @pytest.fixture(autouse=True)
