@@ -17,8 +17,8 @@ from torch import Tensor
 from fedddp.clients.cohort import Cohort
 from fedddp.core import tree
 from fedddp.core.task import Task
-from fedddp.exchange.messages import Gather, Mean, Message, Sum, Totals
-from fedddp.rounds.method import Method, Phase
+from fedddp.exchange.messages import Gather, Mean, Message, Sum
+from fedddp.rounds.around import Around
 
 KEY = "federation.parts"
 
@@ -45,10 +45,9 @@ def _mean(values: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(values)).mean(0)
 
 
-class Averaged(Method[Any, Any, Any]):
-    """A method whose clients average over parts of their examples; all else is the method's own."""
+class Averaged(Around):
+    """A method whose clients average over parts of their examples."""
 
-    method: Method[Any, Any, Any]
     parts: int
 
     def __post_init__(self) -> None:
@@ -58,63 +57,11 @@ class Averaged(Method[Any, Any, Any]):
         task.shards.divided(self.parts, KEY)  # so that too many parts are said at once
         return self.method.init_server(task)
 
-    def init_clients(self, count: int, task: Task, local: Any) -> Any:
-        return self.method.init_clients(count, task, local)
-
     def client_step(self, server: Any, clients: Any, cohort: Cohort, local: Any) -> tuple[Any, Message]:
         found = [self.method.client_step(server, clients, one, local) for one in shares(cohort, self.parts)]
         messages = [message for _, message in found]
         sent = {name: _merged([message[name] for message in messages]) for name in messages[0]}
         return averaged([own for own, _ in found]), sent
-
-    def server_step(self, server: Any, total: Totals, task: Task) -> Any:
-        return self.method.server_step(server, total, task)
-
-    def phase(self, server: Any, index: int) -> Phase | None:
-        own = self.method.phase(server, index)
-        return own and Phase(self.client_step, self.server_step, own.broadcast)
-
-    def base(self, server: Any) -> Tensor | float:
-        return self.method.base(server)
-
-    def remember(self, clients: Any, own: Any, change: Tensor) -> Any:
-        return self.method.remember(clients, own, change)
-
-    def noisy(self, server: Any, change: Tensor, clients: float) -> Totals:
-        return self.method.noisy(server, change, clients)
-
-    def mend(self, server: Any) -> Any:
-        return self.method.mend(server)
-
-    def broadcast(self, server: Any) -> tuple[Any, ...]:
-        return self.method.broadcast(server)
-
-    def models(self, server: Any) -> Tensor:
-        return self.method.models(server)
-
-    def posterior(self, server: Any) -> Tensor | None:
-        return self.method.posterior(server)
-
-    def own_models(self, server: Any, clients: Any) -> Tensor | None:
-        return self.method.own_models(server, clients)
-
-    def duals(self, clients: Any) -> Tensor | None:
-        return self.method.duals(clients)
-
-    def metrics(self, before: Any, after: Any, total: Totals) -> dict[str, float]:
-        return self.method.metrics(before, after, total)
-
-    def improper(self, server: Any) -> str:
-        return self.method.improper(server)
-
-    def forget(self, server: Any, client: Any, task: Task) -> Any:
-        return self.method.forget(server, client, task)
-
-    def admit(self, server: Any, task: Task) -> Any:
-        return self.method.admit(server, task)
-
-    def uses_total(self) -> bool:
-        return self.method.uses_total()
 
 
 def _merged(entries: Sequence[Sum | Mean | Gather]) -> Sum | Mean | Gather:

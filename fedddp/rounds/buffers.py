@@ -9,7 +9,7 @@ server's parameters with the client's own statistics. The parameters of the laye
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,8 @@ from torch import Tensor
 from fedddp.clients.cohort import Cohort
 from fedddp.core.task import Task
 from fedddp.exchange.messages import Mean, Message, Totals
-from fedddp.rounds.method import Method, Phase
+from fedddp.rounds.around import Around
+from fedddp.rounds.method import Phase
 from fedddp.rounds.solver import Nothing
 
 FIELD = "buffers"
@@ -38,10 +39,10 @@ class Clients(NamedTuple):
     buffers: Tensor | Nothing  # [C, S] with `local`
 
 
-class Buffered(Method[Server, Clients, Any]):
-    """A method whose clients' models have buffers; all else is the method's own."""
+class Buffered(Around):
+    """A method whose clients' models have buffers."""
 
-    method: Method[Any, Any, Any]
+    _holds: ClassVar[tuple[type, ...]] = (Server, Clients)
     local: bool
 
     def init_server(self, task: Task) -> Server:
@@ -74,38 +75,21 @@ class Buffered(Method[Server, Clients, Any]):
         own = inner.server_step(server.method, total, task)
         return Server(own, server.buffers if self.local else total[FIELD])
 
-    def client_step(self, server: Server, clients: Clients, cohort: Cohort, local: Any) -> tuple[Clients, Message]:
-        raise AssertionError("phases are the method's own")
-
-    def server_step(self, server: Server, total: Totals, task: Task) -> Server:
-        raise AssertionError("phases are the method's own")
-
     def bytes_up(self, plain: int, server: Server, total: Totals) -> float:
         more = 0 if self.local else total[FIELD].numel() * total[FIELD].itemsize
-        return self.method.bytes_up(plain - more, server.method, total) + more
-
-    def broadcast(self, server: Server) -> tuple[Any, ...]:
-        return self.method.broadcast(server.method)
+        return super().bytes_up(plain - more, server, total) + more
 
     def models(self, server: Server) -> Tensor:
-        own = self.method.models(server.method)
+        own = super().models(server)
         return torch.cat([own, server.buffers.expand(len(own), -1)], 1)
 
-    def posterior(self, server: Server) -> Tensor | None:
-        return self.method.posterior(server.method)
-
     def own_models(self, server: Server, clients: Clients) -> Tensor | None:
-        own = self.method.own_models(server.method, clients.method)
+        own = super().own_models(server, clients)
         if isinstance(clients.buffers, Tensor):
             shared = self.method.models(server.method)[:1].expand(len(clients.buffers), -1)
             return torch.cat([shared if own is None else own, clients.buffers], 1)
         return None if own is None else torch.cat([own, server.buffers.expand(len(own), -1)], 1)
 
-    def duals(self, clients: Clients) -> Tensor | None:
-        return self.method.duals(clients.method)
-
-    def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
-        return self.method.metrics(before.method, after.method, total)
-
-    def improper(self, server: Server) -> str:
-        return self.method.improper(server.method)
+    def forget(self, server: Server, client: Clients, task: Task) -> Any:
+        """An average of buffers does not keep apart what each client has added."""
+        return super().forget(server, client, task) if self.local else None

@@ -12,7 +12,7 @@ results.
 
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from fedddp.core.check import check
 from fedddp.core.task import Task
 from fedddp.exchange.masks import available
 from fedddp.exchange.messages import Mean, Message, Totals
+from fedddp.rounds.around import Around
 from fedddp.rounds.method import Method
 from fedddp.rounds.secrecy import KINDS as SECURE
 from fedddp.rounds.solver import Nothing
@@ -57,14 +58,11 @@ class Clients(NamedTuple):
     residual: Tensor | Nothing  # [C, P] what top has not sent yet
 
 
-class Compressed(Method[Any, Clients, Any]):
-    """A method whose clients send less; all else is the method's own."""
+class Compressed(Around):
+    """A method whose clients send less."""
 
-    method: Method[Any, Any, Any]
+    _holds: ClassVar[tuple[type, ...]] = (Clients,)
     settings: ExchangeSettings
-
-    def init_server(self, task: Task) -> Any:
-        return self.method.init_server(task)
 
     def init_clients(self, count: int, task: Task, local: Any) -> Clients:
         own = self.method.init_clients(count, task, local)
@@ -98,27 +96,6 @@ class Compressed(Method[Any, Clients, Any]):
 
     def _count(self, numel: int) -> int:
         return ceil(self.settings.keep * numel)
-
-    def broadcast(self, server: Any) -> tuple[Any, ...]:
-        return self.method.broadcast(server)
-
-    def models(self, server: Any) -> Tensor:
-        return self.method.models(server)
-
-    def posterior(self, server: Any) -> Tensor | None:
-        return self.method.posterior(server)
-
-    def own_models(self, server: Any, clients: Clients) -> Tensor | None:
-        return self.method.own_models(server, clients.method)
-
-    def duals(self, clients: Clients) -> Tensor | None:
-        return self.method.duals(clients.method)
-
-    def metrics(self, before: Any, after: Any, total: Totals) -> dict[str, float]:
-        return self.method.metrics(before, after, total)
-
-    def improper(self, server: Any) -> str:
-        return self.method.improper(server)
 
 
 def largest(value: Tensor, count: int) -> Tensor:

@@ -12,7 +12,7 @@ method that would need one says why it cannot have them (Method.undivided). Reco
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from fedddp.core.params import Layout, trained
 from fedddp.core.rng import key
 from fedddp.core.task import Task
 from fedddp.exchange.messages import Message, Totals
+from fedddp.rounds.around import Around
 from fedddp.rounds.iterative import Iterative
 from fedddp.rounds.method import Method, Phase
 from fedddp.rounds.solver import Solver
@@ -182,10 +183,10 @@ def _shared_layers(module: nn.Module, layout: Layout) -> Iterator[tuple[str, nn.
             yield name, layer
 
 
-class Personal(Method[Any, Clients, Any]):
-    """A method whose clients have layers of their own; all else is the method's."""
+class Personal(Around):
+    """A method whose clients have layers of their own."""
 
-    method: Method[Any, Any, Any]
+    _holds: ClassVar[tuple[type, ...]] = (Clients,)
     settings: PersonalSettings
     module: nn.Module  # the whole model
     layout: Layout  # its own
@@ -199,23 +200,17 @@ class Personal(Method[Any, Clients, Any]):
     def _closed(self) -> Closed:
         return Closed(self.module, self._division.layout)
 
-    def _within(self, task: Task) -> Task:
+    def _task(self, task: Task) -> Task:
         """The same task with a model of the shared parameters."""
         division = self._division
         return replace(task, module=self._closed, layout=division.layout, initial=task.initial[division.shared])
 
-    def init_server(self, task: Task) -> Any:
-        return self.method.init_server(self._within(task))
-
     def init_clients(self, count: int, task: Task, local: Any) -> Clients:
         own = task.initial[self._division.own].repeat(count, 1)
-        return Clients(self.method.init_clients(count, self._within(task), local), own)
+        return Clients(super().init_clients(count, task, local), own)
 
     def client_step(self, server: Any, clients: Clients, cohort: Cohort, local: Any) -> tuple[Clients, Message]:
         return self._step(self.method.client_step, True, True, server, clients, cohort, local)
-
-    def server_step(self, server: Any, total: Totals, task: Task) -> Any:
-        return self.method.server_step(server, total, self._within(task))
 
     def phase(self, server: Any, index: int) -> Phase | None:
         phase = self.method.phase(server, index)
@@ -224,7 +219,7 @@ class Personal(Method[Any, Clients, Any]):
         given = phase
 
         def serve(server: Any, total: Totals, task: Task) -> Any:
-            return given.server_step(server, total, self._within(task))
+            return given.server_step(server, total, self._task(task))
 
         first = index == 0
         only = first and self.method.phase(server, 1) is None
@@ -248,7 +243,7 @@ class Personal(Method[Any, Clients, Any]):
         inner = Insider(
             cohort.ids,
             cohort.round,
-            self._within(cohort.task),
+            self._task(cohort.task),
             oracle,
             tally=cohort.counted,
             ends=cohort.ends,
@@ -272,28 +267,16 @@ class Personal(Method[Any, Clients, Any]):
             apart.grad(theta.expand(rows, -1), batch)
             oracle.move(rows, lr)
 
-    def broadcast(self, server: Any) -> tuple[Any, ...]:
-        return self.method.broadcast(server)
-
-    def bytes_up(self, plain: int, server: Any, total: Totals) -> float:
-        return self.method.bytes_up(plain, server, total)
-
     def models(self, server: Any) -> Tensor:
         """With the own layers as they started: nobody else's are known at the server."""
-        found, own = self.method.models(server), self.initial[self._division.own]
+        found, own = super().models(server), self.initial[self._division.own]
         return self._division.join(found, own.to(found).expand(len(found), -1))
+
+    def posterior(self, server: Any) -> None:
+        """The method's is over the shared parameters only."""
 
     def own_models(self, server: Any, clients: Clients) -> Tensor:
         return self._division.join(server.theta.to(clients.own), clients.own)
-
-    def duals(self, clients: Clients) -> Tensor | None:
-        return self.method.duals(clients.method)
-
-    def metrics(self, before: Any, after: Any, total: Totals) -> dict[str, float]:
-        return self.method.metrics(before, after, total)
-
-    def improper(self, server: Any) -> str:
-        return self.method.improper(server)
 
 
 def personalised(method: Method[Any, Any, Any], settings: PersonalSettings, task: Task) -> Method[Any, Any, Any]:

@@ -23,7 +23,7 @@ noise itself and remembers the noisy change, which is what it has told: sites th
 
 import os
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,9 +33,10 @@ from fedddp.core.task import Task
 from fedddp.exchange.discrete import KEY, key_of
 from fedddp.exchange.messages import Gather, Message, Sum, Totals
 from fedddp.exchange.ranges import EVERY, PRECISION
+from fedddp.rounds.around import Around
 from fedddp.rounds.averaging import averaged, shares
 from fedddp.rounds.clipped import Grid, share
-from fedddp.rounds.method import Method, Phase
+from fedddp.rounds.method import Method
 from fedddp.rounds.privacy import ON_CHANGES, PrivacySettings
 
 BELOW, RATE = "below", 0.2  # adaptive clipping: how many were not clipped, how fast the clip follows (Andrew et al.)
@@ -54,10 +55,10 @@ class Server(NamedTuple):
         return theta
 
 
-class Private(Method[Server, Any, Any]):
-    """A method whose clients' changes are clipped and whose sums are noisy; all else is the method's own."""
+class Private(Around):
+    """A method whose clients' changes are clipped and whose sums are noisy."""
 
-    method: Method[Any, Any, Any]
+    _holds: ClassVar[tuple[type, ...]] = (Server,)
     settings: PrivacySettings
     noise: float  # deviation of all that a round releases, in units of the clip
     expected: float  # clients in a round
@@ -88,9 +89,6 @@ class Private(Method[Server, Any, Any]):
         if not bound:
             raise ValueError(f"privacy.clip: has none for the field {name}; write privacy.clip.{name}=...")
         return bound
-
-    def init_clients(self, count: int, task: Task, local: Any) -> Any:
-        return self.method.init_clients(count, task, local)
 
     def client_step(self, server: Server, clients: Any, cohort: Cohort, local: Any) -> tuple[Any, Message]:
         found = [self._part(server, clients, one, local) for one in shares(cohort, self.parts)]
@@ -179,28 +177,15 @@ class Private(Method[Server, Any, Any]):
         count = max(self.expected / 10, 2 * self.noise)
         return (self.noise**-2 - count**-2) ** -0.5, count
 
-    def phase(self, server: Server, index: int) -> Phase | None:
-        own = self.method.phase(server.method, index)
-        return own and Phase(self.client_step, self.server_step, own.broadcast)
+    def own_models(self, server: Server, clients: Any) -> None:
+        """What a client remembers is nobody else's, and so are its duals."""
 
-    def broadcast(self, server: Server) -> tuple[Any, ...]:
-        return self.method.broadcast(server.method)
+    def duals(self, clients: Any) -> None:
+        """See own_models."""
 
-    def models(self, server: Server) -> Tensor:
-        return self.method.models(server.method)
-
-    def posterior(self, server: Server) -> Tensor | None:
-        return self.method.posterior(server.method)
-
-    def improper(self, server: Server) -> str:
-        return self.method.improper(server.method)
-
-    def uses_total(self) -> bool:
-        return self.method.uses_total()
-
-    def admit(self, server: Server, task: Task) -> Server | None:
-        own = self.method.admit(server.method, task)
-        return None if own is None else server._replace(method=own)
+    def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
+        """Of the sum before there was noise: nobody's."""
+        return {}
 
     def forget(self, server: Server, client: Any, task: Task) -> Server | None:
         raise ValueError(

@@ -11,7 +11,7 @@ It is for methods whose clients send their parameters and nothing made of them: 
 
 from functools import partial
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ from fedddp.clients.cohort import Cohort
 from fedddp.core.adapters import merges
 from fedddp.core.task import Task
 from fedddp.exchange.messages import Gather, Mean, Message, Totals
-from fedddp.rounds.method import Method, Phase
+from fedddp.rounds.around import Around
+from fedddp.rounds.method import Phase
 from fedddp.rounds.method import Server as Plain
 
 ROWS, WEIGHTS = "adapters", "adapter_weights"
@@ -39,8 +40,8 @@ class Server(NamedTuple):
         return theta
 
 
-class Stacked(Method[Server, Any, Any]):
-    method: Method[Any, Any, Any]
+class Stacked(Around):
+    _holds: ClassVar[tuple[type, ...]] = (Server,)
     task: Task
 
     def __post_init__(self) -> None:
@@ -55,9 +56,6 @@ class Stacked(Method[Server, Any, Any]):
         counts = torch.zeros(2, dtype=torch.int64, device=task.device)
         own = self.method.init_server(task)
         return Server(own, task.state, counts[0], counts[1], torch.zeros((), device=task.device))
-
-    def init_clients(self, count: int, task: Task, local: Any) -> Any:
-        return self.method.init_clients(count, task, local)
 
     def phase(self, server: Server, index: int) -> Phase | None:
         inner = self.method.phase(server.method, index)
@@ -110,23 +108,14 @@ class Stacked(Method[Server, Any, Any]):
         names = [name for layer in merges(self.task.module).values() for name in (layer.a, layer.b)]
         return torch.cat([torch.arange(places[n].start, places[n].stop) for n in names]).to(self.task.device)
 
-    def client_step(self, server: Server, clients: Any, cohort: Cohort, local: Any) -> tuple[Any, Message]:
-        raise AssertionError("phases are the method's own")
-
-    def server_step(self, server: Server, total: Totals, task: Task) -> Server:
-        raise AssertionError("phases are the method's own")
-
     def bytes_up(self, plain: int, server: Server, total: Totals) -> float:
         """The adapters are sent once, as rows."""
         more = (total[ROWS][0].numel() + 1) * total[ROWS].itemsize
-        return self.method.bytes_up(plain - more, server.method, total)
-
-    def broadcast(self, server: Server) -> tuple[Any, ...]:
-        return self.method.broadcast(server.method)
+        return super().bytes_up(plain - more, server, total)
 
     def models(self, server: Server) -> Tensor:
-        own = self.method.models(server.method)
+        own = super().models(server)
         return torch.cat([own, server.buffers.expand(len(own), -1)], 1)
 
     def metrics(self, before: Server, after: Server, total: Totals) -> dict[str, float]:
-        return self.method.metrics(before.method, after.method, total) | {"adapter_gap": float(after.gap)}
+        return super().metrics(before, after, total) | {"adapter_gap": float(after.gap)}

@@ -179,7 +179,7 @@ def test_layers_are_fed_what_the_clients_own_give(exchange):
     toy_task = task()
     cohort, theta, inner, *_ = inside(toy_task)
     division = Division.of(toy_task.layout, ["0"])
-    inner = replace(inner, task=wrapped(fedavg.Method(), toy_task)._within(toy_task))
+    inner = replace(inner, task=wrapped(fedavg.Method(), toy_task)._task(toy_task))
     inner.oracle = Within(cohort.oracle, division, theta[:, division.own])
     inner.task = replace(inner.task, module=Closed(toy_task.module, division.layout), layout=division.layout)
     found, whole = grams(inner, theta[:, division.shared]), grams(cohort, theta)
