@@ -18,6 +18,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from fedddp.records import split_picture
+from fedddp.records.clients_picture import across_examples
 
 Array = NDArray[np.float64]
 Bins = Mapping[str, Sequence[float]]  # count, and the sums of confidence and of right answers, in each bin
@@ -174,7 +175,8 @@ def draw_scatter(metric: str, groups: Mapping[str, tuple[Array, Array]]) -> Figu
     axes = figure.subplots()
     for place, (examples, values) in enumerate(groups.values()):
         axes.scatter(examples, values, 12, color=colour(place), alpha=0.55, linewidth=0)
-    axes.set(title=f"{metric} of each client", xlabel="training examples", xscale="log")
+    axes.set(title=f"{metric} of each client", xlabel="training examples")
+    across_examples(axes, np.concatenate([examples for examples, _ in groups.values()]))
     return figure
 
 

@@ -256,3 +256,15 @@ def test_a_saved_drawing_has_colours_of_its_own(html, tmp_path):
     ask += "drawn(document.querySelector('.plate svg')).includes('#222a33')</script>"
     assert "var(--ink, #222a33)" in html
     assert "<title>false true</title>" in browse(tmp_path, html.replace("</body>", ask + "</body>"), "--dump-dom")
+
+
+def test_dark_follows_the_system_and_a_print_is_light_with_a_page_for_each_experiment(tmp_path):
+    from PIL import Image
+
+    html = page(two_experiments(tmp_path), "two")
+    for number, paper in ((0, (0x16, 0x1B, 0x21)), (1, (0xFF, 0xFF, 0xFF))):  # Blink's dark and light
+        shot = tmp_path / f"{number}.png"
+        browse(tmp_path, html, f"--blink-settings=preferredColorScheme={number}", f"--screenshot={shot}")
+        assert Image.open(shot).convert("RGB").getpixel((2, 2)) == paper
+    browse(tmp_path, html, f"--print-to-pdf={tmp_path / 'page.pdf'}", "--blink-settings=preferredColorScheme=0")
+    assert len(re.findall(rb"/Type\s*/Page\b", (tmp_path / "page.pdf").read_bytes())) >= 2
