@@ -85,8 +85,9 @@ def test_mlflow_in_a_folder(exchange, tmp_path, monkeypatch):
 
 
 def test_wandb_offline(exchange, tmp_path, monkeypatch):
-    pytest.importorskip("wandb", reason="wandb is not installed")
+    wandb = pytest.importorskip("wandb", reason="wandb is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert run(words("wandb"), str(tmp_path / "runs" / "a"))
+    wandb.teardown()  # its own process writes the file, and is done only then
     (file,) = (tmp_path / "runs" / "a").glob("wandb/offline-run-*/run-*.wandb")
     assert b"1_quality/accuracy" in file.read_bytes()
