@@ -1,5 +1,8 @@
 """What a GPU would be asked to do: no copy and no number read back in a local step, of any method or solver."""
 
+from itertools import takewhile
+from pathlib import Path
+
 import pytest
 
 from fedddp.bench.launches import cases
@@ -48,6 +51,19 @@ def test_who_waits():
 @pytest.mark.parametrize("case", MOST)
 def test_kernels_of_a_step(rows, case):
     assert 0 < rows[case].kernels <= MOST[case], rows[case].names
+
+
+def said():
+    """{case: kernels} of docs/gpu.md, in whose table several share a row."""
+    lines = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text().splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith("| methods and solvers"))
+    cells = [line.split("|")[1:4] for line in takewhile(lambda line: line.startswith("|"), lines[begin + 2 :])]
+    return {name: float(now.split()[0]) for names, _, now in cells for name in names.strip().split(", ")}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_page_says_what_is_counted(rows, case):
+    assert said()[case] == round(rows[case].kernels, 1)
 
 
 def test_fused_kernels_are_counted_as_one(rows):
