@@ -33,7 +33,7 @@ class Masked(nn.Module):
         self.register_buffer("mask", torch.empty(0), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
+        if not self.training or self.p == 0:
             return x
         assert self.mask.dim() == x.dim(), "dropout in training without the client's masks"
         return x * self.mask
@@ -147,7 +147,7 @@ def _draw(keys: Tensor, draw: int | Tensor, layer: Masked, mask: Tensor) -> None
 
 
 def _replace(module: nn.Module) -> dict[str, Masked]:
-    """Put a masked layer wherever a dropout layer is; {name: layer} of all that are there now."""
+    """Put a masked layer wherever a dropout layer is; {name: layer} of all that are there now and drop anything."""
     made: dict[int, Masked] = {}
     found: dict[str, Masked] = {}
     for name, child in list(module.named_modules(remove_duplicate=False)):
@@ -159,4 +159,4 @@ def _replace(module: nn.Module) -> dict[str, Masked]:
             setattr(module.get_submodule(parent), last, found[name])
         elif isinstance(child, nn.modules.dropout._DropoutNd):
             raise ValueError(f"model: layer {name!r} is a {type(child).__name__}: use nn.Dropout instead")
-    return found
+    return {name: layer for name, layer in found.items() if layer.p > 0}
