@@ -143,7 +143,7 @@ def _merge(layers: Sequence[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
     for source, layer in layers:
         for key, value in layer.items():
             if key in SECTIONS or key in PLAIN:
-                values.setdefault(key, {}).update(value)
+                values[key] = _over(values.get(key, {}), value)
                 origin |= {f"{key}.{k}": source for k in dict(flatten(value))}
             elif key in ("seed", "published"):
                 values[key] = value
@@ -152,6 +152,15 @@ def _merge(layers: Sequence[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
                 raise unknown(key, _classes(layers))
     values["seed"] = settled("seed", int, values["seed"])
     return values, origin
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both layers' values, key by key: model.lora.train=B keeps the experiment's model.lora.rank."""
+    found = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
+        found[key] = _over(found[key], value) if both else value
+    return found
 
 
 def _classes(layers: Sequence[Layer]) -> dict[str, type[Any]]:

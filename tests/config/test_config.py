@@ -305,3 +305,11 @@ def test_a_key_that_nobody_has_is_said_also_where_its_section_is_replaced(file):
     refused("local.lrr: unknown key; did you mean local.lr?", file, "local=adam")
     file.write_text("split: {alpha: 0.5, clients: 7}\n")
     assert configuration.load(str(file), ["split=iid"])["split.clients"] == 7  # alpha is the default split's
+
+
+def test_a_key_of_a_dictionary_leaves_the_others_as_they_were():
+    config = configuration.load("speeches", ["model.lora.train=B"])
+    assert config["model.lora"] == {"rank": 8, "alpha": 16, "targets": ["query", "value"], "train": "B"}
+    assert config.origin["model.lora.rank"] == "experiment speeches"
+    again = configuration.load("speeches", [])
+    assert "train" not in again["model.lora"], "layers are not written into"
