@@ -34,7 +34,7 @@ from fedddp.rounds.solver import Solver
 class PersonalSettings:
     """Keys of the section method beside a method's own."""
 
-    personal: list[str] = field(default_factory=list)  # layers (names) that each client keeps for itself, never sent
+    personal: list[str] = field(default_factory=list)  # layers (names or classes) that clients keep, never sent
     personal_lr: float = 0.0  # learning rate of their plain gradient steps, at least 0; 0: local.lr
     personal_epochs: int = 0  # epochs that they are trained alone, before the rest with them fixed; 0: together
 
@@ -247,6 +247,7 @@ class Personal(Around):
             oracle,
             tally=cohort.counted,
             ends=cohort.ends,
+            state=cohort.state,
             outer=cohort,
             lr=lr if together else 0.0,
         )
@@ -283,7 +284,17 @@ def personalised(method: Method[Any, Any, Any], settings: PersonalSettings, task
     """The method as it is, or with layers of each client's own."""
     if not settings.personal:
         return method
+    settings = replace(settings, personal=_layers(task.module, settings.personal))
     return Personal(method, settings, task.module, task.layout, task.initial)
+
+
+def _layers(module: nn.Module, names: Sequence[str]) -> list[str]:
+    """Names as they are, and in place of a class, such as BatchNorm2d, those of all layers of it."""
+    of: dict[str, list[str]] = {type(layer).__name__: [] for layer in module.modules()}
+    for name, layer in module.named_modules():
+        of[type(layer).__name__].append(name)
+    layers = dict(module.named_modules())
+    return [found for name in names for found in ([name] if name in layers else of.get(name, [name]))]
 
 
 def refuse(method: Method[Any, Any, Any], name: str, local: Solver, settings: PersonalSettings) -> None:

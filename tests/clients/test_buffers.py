@@ -104,10 +104,39 @@ def test_the_average_is_weighted_by_examples(exchange):
     assert federation.method.models(server).shape == (1, federation.task.layout.numel + 9)
 
 
-@pytest.mark.parametrize("kind", ["average", "local", "freeze"])
+FED_BN = "method.personal=[BatchNorm2d]"  # with model.buffers=local
+
+
+def test_with_own_layers_of_normalisation_a_client_keeps_all_of_them(exchange):
+    """FedBN: statistics, scale and shift are the client's; SiloBN's clients share scale and shift."""
+    found = {}
+    for name, more in {"FedBN": [FED_BN], "SiloBN": []}.items():
+        config = configuration.load(None, words("fedavg", "local", *more))
+        federation = make_federation(config, make_task(config, CPU), exchange)
+        server, report = federation.round(federation.method.init_server(federation.task), 0)
+        layout = federation.task.layout
+        models = federation.own_models(server)
+        seen = layout.views(models[:, : layout.numel]) | layout.of_buffers(models[:, layout.numel :])
+        assert {layer for layer, value in seen.items() if len(value.reshape(len(value), -1).unique(dim=0)) > 1} == {
+            "norm.running_mean", "norm.running_var", "norm.num_batches_tracked",
+            *(("norm.weight", "norm.bias") if name == "FedBN" else ()),
+        }  # fmt: skip
+        found[name] = report.bytes_up
+    assert found["SiloBN"] - found["FedBN"] == 4 * 4 * 2, "scale and shift of four channels"
+
+
+@pytest.mark.parametrize("kind", ["average", "local", "freeze", "FedBN"])
 def test_same_bits_on_any_number_of_ranks_and_after_a_stop(worlds, tmp_path, kind):
+    more = [FED_BN] if kind == "FedBN" else []
     for method in ("fedavg", "bayes_admm"):
-        given = words(method, kind, "federation.rounds=3", "checkpoint.every=1", "evaluation.samples=2")
+        given = words(
+            method,
+            "local" if more else kind,
+            *more,
+            "federation.rounds=3",
+            "checkpoint.every=1",
+            "evaluation.samples=2",
+        )
         done = {n: worlds(n).run(run, given, fresh(tmp_path, f"{method}{n}"))[0] for n in (1, 3)}
         assert done[1]["checksum"] == done[3]["checksum"]
         assert done[1]["nll"] == done[3]["nll"]
