@@ -30,8 +30,8 @@ class Evaluator:
     """What a run reports of its server after a round.
 
     A method with a posterior is judged at the mean and, as averaged_*, by averaging `samples`
-    samples. With `ood` inputs, ood_auroc tells how well predictive entropy tells them from the test set. With
-    `by_client` the same is told of each client's own part of the test set.
+    samples. With `ood` inputs, ood_auroc tells how well predictive entropy tells them from the test set, and
+    ood_entropy its mean there. With `by_client` the same is told of each client's own part of the test set.
     """
 
     federation: Federation
@@ -53,6 +53,7 @@ class Evaluator:
             for prefix, models in self.kinds(server, finished).items():
                 inside, outside = (self._entropies(models, e) for e in (self.federation.task.data.test, self.ood))
                 found[f"{prefix}ood_auroc"] = auroc(inside, outside)
+                found[f"{prefix}ood_entropy"] = float(outside.mean())
         if self.by_client is None:
             return Evaluated(found, None)
         if not self.judged_by_own(server):

@@ -11,7 +11,7 @@ GROUPS = (  # the first whose pattern the name of a number matches
     ("3_time", r"seconds"),
     ("4_traffic", r"bytes"),
     ("6_duals", r"(primal|dual)_residual|hessian_missing"),
-    ("2_uncertainty", r"(nll|ece|brier|entropy|ood_auroc|ess|samples)(_min|_max)?$"),
+    ("2_uncertainty", r"(nll|ece|brier|entropy|ood_auroc|ood_entropy|ess|samples)(_min|_max)?$"),
 )
 QUALITY = "1_quality"  # whatever else is measured: accuracy, losses, errors, a method's objective
 HISTOGRAMS = {"clients/dual": "6_duals", "server/precision": "2_uncertainty", "test/": "2_uncertainty"}
