@@ -1,7 +1,8 @@
-"""run all methods on three data sets, tuned alike, and rank them on one page; or what noise costs (--noise)"""
+"""run all methods on three data sets, tuned alike, and rank them; or other tables so made (--noise, --texts)"""
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from fedddp.core.progress import waiting
 
@@ -12,7 +13,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--docs", type=Path, metavar="FILE", help="write the page there")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="first seeds to run (default: all 3)")
     parser.add_argument("--methods", default="", metavar="A,B", help="these alone (default: all)")
-    parser.add_argument("--noise", action="store_true", help="what noise costs instead: fills that page's tables")
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--noise", action="store_true", help="what noise costs instead: fills that page's tables")
+    other.add_argument("--texts", action="store_true", help="adapters and a small GPT: fills that page's tables")
     parser.add_argument("--collect", action="store_true", help="run nothing: write the page of what is done")
 
 
@@ -20,11 +23,14 @@ def call(arguments: argparse.Namespace) -> int:
     import torch
 
     from fedddp.core.files import write_text
-    from fedddp.reproduce import noise, ranking, ranking_page
+    from fedddp.reproduce import noise, ranking, ranking_page, texts
 
-    path = arguments.results or ranking.file("noise" if arguments.noise else "ranking")
+    name = "noise" if arguments.noise else "texts" if arguments.texts else "ranking"
+    kinds: dict[str, Any] = {"noise": noise, "texts": texts}
+    other = kinds.get(name)
+    path = arguments.results or ranking.file(name)
     chosen = [name for name in arguments.methods.split(",") if name]
-    table = noise.table(chosen) if arguments.noise else ranking.methods(chosen)
+    table = other.table(chosen) if other else ranking.methods(chosen)
     torch.set_num_threads(1)
     if not arguments.collect:
         with waiting("ranking"):
@@ -32,9 +38,9 @@ def call(arguments: argparse.Namespace) -> int:
                 print(ranking_page.line(entry), flush=True)
     entries = ranking.read(path)
     if not arguments.docs:
-        print(noise.markdown(entries) if arguments.noise else ranking_page.page(entries))
+        print(other.markdown(entries) if other else ranking_page.page(entries))
         return 0
-    page = noise.filled(arguments.docs.read_text(), entries) if arguments.noise else ranking_page.page(entries)
+    page = other.filled(arguments.docs.read_text(), entries) if other else ranking_page.page(entries)
     write_text(arguments.docs, page)
     print(arguments.docs)
     return 0

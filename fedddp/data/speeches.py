@@ -1,4 +1,7 @@
-"""Shakespeare's speeches: who speaks? The classes are the roles with most lines; clients are mixtures of plays.
+"""Shakespeare's speeches: who speaks (data.task=role), or what comes next? Of the roles with most lines.
+
+role   the classes are the roles; clients are mixtures of plays
+next   each token's target is the one that follows; each role is a client
 
 Speeches of at least `words` words of the `roles` largest roles; a share of each role's is for the test. A play's
 speeches go to the clients by shares from a Dirichlet distribution, so clients differ in size and in plays. Speeches of
@@ -32,7 +35,8 @@ class Role(NamedTuple):
 
 class Source(Texts):
     length: int = 64
-    roles: int = 20  # classes: roles with most lines, at least 2
+    task: str = "role"  # what is to be told: role: who speaks; or next: the next token, each role being a client
+    roles: int = 20  # roles with most lines, at least 2
     words: int = 30  # fewest words of a speech, at least 1
     clients: int = 8  # clients that the plays are dealt to, at least 1
     alpha: float = 0.3  # of the Dirichlet distribution of a play over clients, above 0; small: unequal
@@ -40,6 +44,7 @@ class Source(Texts):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check("data.task", self.task, self.task in ("role", "next"), "role or next")
         check_count("data.roles", self.roles, least=2, most=1000)
         check_count("data.words", self.words)
         check_count("data.clients", self.clients, most=100_000)
@@ -54,6 +59,8 @@ class Source(Texts):
         plays = {role.play for role in chosen}
         rows = [(speech, role.name, role.play) for role in chosen for speech in self._long(role)]
         texts, labels, whose = (list(column) for column in zip(*rows, strict=True))
+        if self.task == "next":
+            return self.made(Rows(texts, [], labels))
         others = [speech for role in every if role.play not in plays for speech in self._long(role)]
         order = torch.randperm(len(others), generator=stream(self.test_seed, "strange")).tolist()
         strange = [others[place] for place in order[: self.strange]]

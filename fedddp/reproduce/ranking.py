@@ -209,6 +209,8 @@ def _numbers(place: Path, clients: float, seconds: float) -> dict[str, float]:
     names |= {f"validation_{name}": f"validation_{prefix}{name}" for name in METRICS[:2]}
     shares = {"own_part": f"clients_{prefix}accuracy_mean", "worst_tenth": f"clients_{prefix}accuracy_worst_tenth"}
     names |= {ours: name for ours, name in shares.items() if name in records[-1]}
+    if "ood_entropy" in records[-1]:
+        names |= {name: f"{prefix}{name}" for name in ("entropy", "ood_entropy")}
     found = {ours: sum(record[name] for record in records) / len(records) for ours, name in names.items()}
     found |= {"megabytes": clients / 1e6, "seconds": seconds}
     return {name: round(value, 5) for name, value in found.items()}

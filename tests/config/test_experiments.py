@@ -121,9 +121,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for u in range(5)
         }
         writers.leaf(root / f"stackoverflow/{part}/all.json", posts)
-    plays = [
-        {"play": "p", "role": f"r{r}", "speeches": ["to be or not to be, that is the question " * 700]} for r in (1, 2)
-    ]
+    speeches = 7 * ["to be or not to be, that is the question " * 100]
+    plays = [{"play": "p", "role": f"r{r}", "speeches": speeches} for r in (1, 2)]
     (root / "shakespeare").mkdir()
     (root / "shakespeare/roles.jsonl").write_text("".join(f"{json.dumps(play)}\n" for play in plays))
     return root
@@ -142,6 +141,7 @@ def small(name: str) -> list[str]:
     }.get(split, [])
     words += ["federation.participation=0.6"] * (config.federation.participation < 1)
     words += ["data.validation=10"] * bool(config["data"].get("validation"))
+    words += ["data.roles=2", "model.width=16"] * (model == "gpt")
     words += ["model.depth=20"] * (config["model"].get("depth") == 18)
     return words + {"leaf_cnn": ["model.hidden=32"], "lstm": ["model.hidden=24"]}.get(model, [])
 
