@@ -56,7 +56,8 @@ def index() -> str:
         "",
         "All methods that come with fedddp. What a client keeps and sends is counted in two rounds of a small network "
         f"of {PARAMETERS} parameters (one number is 4 bytes), with the method's usual solver. What a round costs is "
-        "measured by `fedddp bench methods`, FedAvg's with SGD being 1; a method's page says on what.",
+        "measured by `fedddp bench methods`, FedAvg's with SGD being 1; a method's page says on what. How good all are "
+        "[beside each other](../ranking.md), tuned alike, has a page of its own.",
     ]
     for family in families():
         lines += ["", f"## {family['family']}", "", family["about"], ""]
@@ -190,7 +191,8 @@ def _ranking(name: str) -> Iterator[str]:
     rows = [line for task in ranking.TASKS for line in _task(name, task)]
     if rows:
         yield from ("## On the common benchmark", "")
-        yield from ("All methods tuned alike, by `fedddp ranking`; seconds of one core for the whole run.", "")
+        alike = "[All methods beside each other](../ranking.md), tuned alike by `fedddp ranking`"
+        yield from (f"{alike}; seconds of one core for the whole run.", "")
         yield from ("| experiment | seeds | accuracy | NLL | seconds |", "|---|---|---|---|---|", *rows, "")
 
 

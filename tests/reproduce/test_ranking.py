@@ -2,15 +2,18 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
 
 from fedddp.config import loading as configuration
+from fedddp.core import registry
 from fedddp.exchange.group import Exchange
 from fedddp.reproduce import ranking, ranking_page
 from fedddp.reproduce.ranking import Entry
 from tests.data.test_tables import hospitals
+from tests.docs.blocks import TREE
 
 NUMBERS = {"accuracy": 0.5, "nll": 1.0, "ece": 0.1, "megabytes": 2.0, "seconds": 3.0}
 
@@ -101,6 +104,17 @@ def test_the_page_orders_by_accuracy_and_places_by_the_mean_over_data_sets():
     overall = page[page.index("## All three") : page.index("## Heart")]
     assert "| `b` | 1.0 | 2.0 |" in overall  # accuracy 1, 1; NLL 3, 1
     assert "| `c` |" in overall
+
+
+def test_the_committed_page_is_what_the_file_says_and_nobody_is_missing():
+    entries = ranking.read(ranking.file())
+    assert (TREE / "docs" / "ranking.md").read_text() == ranking_page.page(entries)
+    for task, method in product(ranking.TASKS, registry.builtin("method")):
+        own = [e for e in entries if (e.task, e.method) == (task, method)]
+        best = ranking.chosen(own)
+        seeds = {e.seed for e in own if e.factor == best}
+        assert seeds == set(ranking.SEEDS) or (best is None and any(e.reason for e in own)), (task, method)
+        assert all(e.date for e in own), (task, method)
 
 
 def test_the_page_says_what_was_run_and_when(monkeypatch):
