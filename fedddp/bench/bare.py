@@ -29,11 +29,9 @@ class Bare(Contender):
         self.work = []
         for cohort in self.cohorts:
             cohort.round = number
-            table, real = cohort._table(1, self.batch_size)
-            valid = torch.arange(table.shape[2]) < real.unsqueeze(2)
-            steps = cohort.steps(1, self.batch_size)
-            rows = [int((steps > t).sum()) for t in range(len(table))]
-            self.work.append((table, valid.to(self.task.dtype), rows, cohort.num_examples))
+            plan = cohort._schedule(1, self.batch_size)
+            valid = torch.arange(plan.table.shape[2]) < torch.tensor(plan.counts).unsqueeze(2)
+            self.work.append((plan.table, valid.to(self.task.dtype), plan.working, cohort.num_examples))
 
     def round(self, number: int) -> None:
         """Σ_k N_k theta_k of this rank."""

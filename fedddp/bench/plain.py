@@ -45,7 +45,7 @@ class Plain(Contender):
         self.module.train()
         index = self.task.shards.of_client(client)
         key = torch.tensor([self.task.streams.key("order", number, client)])
-        order = index[permutations(key, torch.tensor([len(index)]))[0]]
+        order = index[permutations(key, torch.tensor([len(index)]), len(index))[0]]
         for batch in order.split(self.batch_size):
             self._step(optimiser, self.inputs[batch], self.targets[batch])
 

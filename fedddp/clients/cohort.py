@@ -10,18 +10,19 @@ from torch import Tensor
 
 from fedddp.clients.augment import Crops
 from fedddp.clients.dropout import Masks
-from fedddp.clients.feed import feed, send
+from fedddp.clients.feed import feed, located, send
 from fedddp.clients.graphs import Graphs, Now, Work, rows_of
 from fedddp.clients.noise import Normal
 from fedddp.clients.oracle import NO_MASKS, Oracle
+from fedddp.clients.order import batches, by_class, by_length, shuffled
 from fedddp.clients.schedule import Chunk, Schedule
 from fedddp.clients.tally import Tally
 from fedddp.core.data import MASK
-from fedddp.core.rng import key, permutations
+from fedddp.core.rng import key
 from fedddp.core.shards import Shards
 from fedddp.core.task import Task
 
-BUCKET = 8  # batches whose examples are sorted by length
+CPU = torch.device("cpu")
 
 
 class Batch(NamedTuple):
@@ -239,13 +240,16 @@ class Cohort:
         return self._batches(self._schedule(epochs, batch_size))
 
     def _schedule(self, epochs: int, batch_size: int) -> Schedule:
-        table, real = self._table(epochs, batch_size)
+        own = torch.cat([self.shards.of_client(client) for client in self.ids])
+        places, real = self._places(epochs, batch_size)
         steps = self.steps(epochs, batch_size)
-        working = (steps.unsqueeze(0) > torch.arange(len(table)).unsqueeze(1)).sum(1).tolist()
-        return Schedule(table, working, real.tolist(), self._weights(real, table.shape[2]))
+        working = (steps.unsqueeze(0) > torch.arange(len(places)).unsqueeze(1)).sum(1).tolist()
+        source, rows = located(self.task, own)
+        table = rows.index_select(0, send(places, rows.device).flatten()).view_as(places)
+        return Schedule(source, table, working, real.tolist(), self._weights(real, table.shape[2]))
 
     def _batches(self, schedule: Schedule) -> Iterator[Batch]:
-        take = feed(self.task, schedule.table, schedule.working)
+        take = feed(self.task, schedule)
         crops = Crops(self.task, self.send(torch.tensor(self.keys("augment")))) if self.task.data.augment else None
         for step, rows in enumerate(schedule.working):
             inputs, targets = take(step, rows)
@@ -258,57 +262,19 @@ class Cohort:
         """[steps, C, B] 1 for real examples, 0 for padding; nothing where there is none."""
         if bool((real == width).all()):
             return torch.empty(0)
-        return send((torch.arange(width) < real.unsqueeze(2)).to(self.task.dtype), self.task.device)
+        real = self.send(real).unsqueeze(2)
+        return (torch.arange(width, device=real.device) < real).to(self.task.dtype)
 
-    def _table(self, epochs: int, batch_size: int) -> tuple[Tensor, Tensor]:
-        """Example index [steps, C, B] and how many are real [steps, C]; a client's order depends on its key alone."""
-        sizes, count = self.sizes, len(self.ids)
-        keys = torch.tensor(self.keys("order"))
-        by_epoch = keys.unsqueeze(1) + torch.arange(epochs) * 0x2545F4914F6CDD1D
-        order = permutations(by_epoch.reshape(-1), sizes.repeat_interleave(epochs)).view(count, epochs, -1)
+    def _places(self, epochs: int, batch_size: int) -> tuple[Tensor, Tensor]:
+        """Places [steps, C, B] among the cohort's examples, and how many are real [steps, C], on the host."""
+        named = MASK in self.task.data.named  # texts are sorted by length, which the host does
+        device = CPU if named or self.task.data.streamed else self.task.device
+        order = shuffled(self.keys("order"), self.sizes, epochs, device)
         if self.task.streams.kind == "common":
-            order = self._by_class(order.argsort(2))
-        batch_size = min(batch_size, order.shape[2])
-        if MASK in self.task.data.named:
-            self._by_length(order, batch_size)
-        per_epoch = -(-sizes // batch_size).unsqueeze(1)
-        step = torch.arange(int(epochs * per_epoch.max())).unsqueeze(0)
-        epoch, within = (step // per_epoch).clamp_max(epochs - 1), step % per_epoch
-        position = within.unsqueeze(2) * batch_size + torch.arange(batch_size)  # [C, steps, B]
-        real = (position < sizes.view(-1, 1, 1)).sum(2)
-        position = torch.minimum(position, sizes.view(-1, 1, 1) - 1)
-        rows = torch.arange(count).view(-1, 1, 1)
-        local = order[rows, epoch.unsqueeze(2), position]
-        start = self.shards.offsets[list(self.ids)].view(-1, 1, 1)
-        return self.shards.order[(start + local).transpose(0, 1).contiguous()], real.T
-
-    def _by_length(self, order: Tensor, batch_size: int) -> None:
-        """Within every BUCKET batches of a client's shuffled epoch [C, epochs, N], shorter examples first, in place.
-
-        So a batch's examples are about equally long, and little of it is padding.
-        """
-        data = self.task.data
-        for row, client in enumerate(self.ids):
-            index = self.shards.of_client(client)
-            lengths = data.lengths(data.train.inputs[index])
-            assert lengths is not None
-            for epoch in order[row, :, : len(index)]:
-                for some in epoch.split(BUCKET * batch_size):
-                    some.copy_(some[lengths[some].argsort(stable=True)])
-
-    def _by_class(self, ranks: Tensor) -> Tensor:
-        """Ranks [C, epochs, N] among a client's examples ordered by class, as places in its own order.
-
-        The inverse of a permutation sends a place to about the same share of the way for every size, so clients that
-        share a key see about the same labels at the same step, if their classes are mixed alike.
-        """
-        targets = self.task.data.train.targets
-        if targets.dim() > 1 or targets.is_floating_point():
-            return ranks
-        for row, client in enumerate(self.ids):
-            by_class = targets[self.shards.of_client(client)].argsort(stable=True)
-            ranks[row, :, : len(by_class)] = by_class[ranks[row, :, : len(by_class)]]
-        return ranks
+            order = by_class(order, self.task, self.shards, self.ids)
+        if named:
+            by_length(order, self.task, self.shards, self.ids, min(batch_size, order.shape[2]))
+        return batches(order, self.sizes, batch_size)
 
     def everything(self, batch_size: int = 1024) -> Iterator[Batch]:
         """All examples of every client once, in their stored order, in chunks."""

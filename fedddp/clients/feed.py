@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedddp.clients.schedule import Schedule
 from fedddp.core.data import Examples
 from fedddp.core.task import Task
 
@@ -23,25 +24,35 @@ class Feed(Protocol):
         """Model inputs and targets [rows, B, ...] of that step, for the first rows; steps are asked for in order."""
 
 
-def feed(task: Task, table: Tensor, working: Sequence[int]) -> Feed:
-    """Of the training examples table [steps, C, B], of which working[t] rows are asked for at step t."""
-    if task.data.streamed and task.device.type != "cpu":
-        return Streamed(task, table, working)
-    return Resident(task, table)
+def feed(task: Task, schedule: Schedule) -> Feed:
+    """Of a schedule's batches, of which so many rows are asked for as are at work."""
+    if _streamed(task):
+        return Streamed(task, schedule.table, schedule.working)
+    return Resident(task, schedule.source, schedule.table)
+
+
+def located(task: Task, index: Tensor) -> tuple[Examples, Tensor]:
+    """Where batches of the training examples `index` [n] are taken from, and where in there these lie, on the same."""
+    if _streamed(task):
+        return task.data.train, index
+    source, rows = task.data.near(index, task.device)
+    return source, send(rows, task.device)
 
 
 def send(table: Tensor, device: torch.device) -> Tensor:
     """To the device once for all steps: a copy in every step would let it wait for the host."""
-    return (table.pin_memory() if device.type == "cuda" else table).to(device, non_blocking=True)
+    return (table.pin_memory() if device.type == "cuda" and table.is_cpu else table).to(device, non_blocking=True)
+
+
+def _streamed(task: Task) -> bool:
+    return task.data.streamed and task.device.type != "cpu"
 
 
 class Resident:
     """Batches from the memory of the device."""
 
-    def __init__(self, task: Task, table: Tensor) -> None:
-        self.task = task
-        self.source, rows = task.data.near(table, task.device)
-        self.index = send(rows, task.device)
+    def __init__(self, task: Task, source: Examples, index: Tensor) -> None:
+        self.task, self.source, self.index = task, source, index
         self.space: Tensor | None = None  # of the most rows
 
     def __call__(self, step: int, rows: int) -> tuple[Tensor, Tensor]:

@@ -62,7 +62,7 @@ class Graphs:
         self, cohort: "Cohort", work: Work, schedule: "Schedule", watch: Callable[[int, Any], None] | None = None
     ) -> None:
         """As Cohort.descend does it eagerly, with the same bits."""
-        source, index = cohort.task.data.near(schedule.table, cohort.task.device)
+        source, index = schedule.source, schedule.table
         held = cohort.task.data.held
         lasts = cohort.turn is None and (
             cohort.task.device.type == "cpu" or (held is not None and source is held.examples)
@@ -75,7 +75,7 @@ class Graphs:
             self.programs[key] = program  # now the youngest
             for old in list(self.programs)[:-KEPT]:
                 del self.programs[old]
-        program.run(cohort, work, schedule, index, self.record, watch)
+        program.run(cohort, work, schedule, self.record, watch)
 
 
 class Program:
@@ -97,17 +97,16 @@ class Program:
         cohort: "Cohort",
         work: Work,
         schedule: "Schedule",
-        index: Tensor,
         record: Record,
         watch: Callable[[int, Any], None] | None,
     ) -> None:
-        index, tally = cohort.send(index), cohort.counted
+        tally = cohort.counted
         shapes = [Shape(rows, schedule.short(step)) for step, rows in enumerate(schedule.working)]
         for shape in dict.fromkeys(shapes):
             if shape not in self.replays:
-                self._load(cohort, work, schedule, index)
+                self._load(cohort, work, schedule)
                 self.replays[shape] = self._record(shape, record, cohort.turn is None)
-        self._load(cohort, work, schedule, index)
+        self._load(cohort, work, schedule)
         for step, shape in enumerate(shapes):
             replay, grads = self.replays[shape]
             replay()
@@ -118,8 +117,9 @@ class Program:
         tally.join(self.cohort.counted)
         cohort.drew(sum(int(self.replays[shape][1][0]) for shape in shapes))
 
-    def _load(self, cohort: "Cohort", work: Work, schedule: "Schedule", index: Tensor) -> None:
+    def _load(self, cohort: "Cohort", work: Work, schedule: "Schedule") -> None:
         """The fit's numbers into the buffers; a recording's first calls leave their own there."""
+        index = schedule.table
         _copy(self.state, work.state)
         for mine, given in zip([*self.tables, self.index], [*work.tables, index], strict=True):
             mine[: len(given)].copy_(given)

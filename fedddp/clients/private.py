@@ -86,26 +86,25 @@ class PrivateCohort(Cohort):
             return [key(streams.seed, purpose, self.round, client) for client in self.ids]
         return super().keys(purpose)
 
-    def _table(self, epochs: int, batch_size: int) -> tuple[Tensor, Tensor]:
+    def _places(self, epochs: int, batch_size: int) -> tuple[Tensor, Tensor]:
         """With Poisson sampling as many batches as in the epochs, each with every example by chance."""
         self._batches_of(batch_size)
         if not self._guard.poisson:
-            return super()._table(epochs, batch_size)
+            return super()._places(epochs, batch_size)
         steps = self.steps(epochs, batch_size).tolist()
         drawn = [
             self._drawn(seed, count, client, batch_size)
             for seed, count, client in zip(self.keys("order"), steps, self.ids, strict=True)
         ]
         width = max(1, max(len(batch) for batches in drawn for batch in batches))
-        table = torch.zeros(max(steps), len(self.ids), width, dtype=torch.int64)
+        begins = self.sizes.cumsum(0) - self.sizes
+        places = begins.view(1, -1, 1).repeat(max(steps), 1, width)
         real = torch.zeros(max(steps), len(self.ids), dtype=torch.int64)
-        for row, (client, batches) in enumerate(zip(self.ids, drawn, strict=True)):
-            own = self.shards.of_client(client)
-            table[:, row] = own[0]
+        for row, batches in enumerate(drawn):
             for step, batch in enumerate(batches):
-                table[step, row, : len(batch)] = own[batch]
+                places[step, row, : len(batch)] += batch
                 real[step, row] = len(batch)
-        return table, real
+        return places, real
 
     def _drawn(self, seed: int, steps: int, client: int, batch_size: int) -> list[Tensor]:
         size = int(self.shards.num_examples[client])

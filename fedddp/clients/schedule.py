@@ -10,7 +10,8 @@ from fedddp.core.data import Examples
 class Schedule(NamedTuple):
     """Who computes what in the steps of some epochs."""
 
-    table: Tensor  # [steps, C, B] the training examples of each batch, on the host
+    source: Examples  # on the device, or on the host if every batch is sent from there
+    table: Tensor  # [steps, C, B] where each batch's examples are among them, on the same
     working: list[int]  # [steps] rows at work
     counts: list[list[int]]  # [steps][C] real examples of each batch
     weights: Tensor  # [steps, C, B] on the device: 1 for real examples, 0 for padding; empty where there is none

@@ -12,7 +12,7 @@ from fedddp.core.progress import waiting
 
 STUDIES = ("curvature", "exchange", "steps")  # asked for by name; each prints a table of its own
 # studies that start their ranks themselves
-OWN_RANKS = ("gpu", "launches", "memory", "methods", "predict", "ranks", "scale", "servers", "startup")
+OWN_RANKS = ("clients", "gpu", "launches", "memory", "methods", "predict", "ranks", "scale", "servers", "startup")
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -62,13 +62,13 @@ class Streams:
         return torch.Generator().manual_seed(self.key(purpose, round_, client, *more))
 
 
-def permutations(keys: Tensor, sizes: Tensor) -> Tensor:
-    """Row k is a permutation of 0..sizes[k]-1 that depends on keys[k] alone; [C, max size].
+def permutations(keys: Tensor, sizes: Tensor, most: int) -> Tensor:
+    """Row k is a permutation of 0..sizes[k]-1 that depends on keys[k] alone; [C, most], where `most` bounds the sizes.
 
     Entries are ordered by a hash (splitmix64) of key and position, so all rows are made at once and no
     row depends on its neighbours. What lies behind a row's size is the remaining positions in order.
     """
-    position = torch.arange(int(sizes.max()) if len(sizes) else 0)
+    position = torch.arange(most, device=keys.device)
     bits = _shift_right(mix(keys.unsqueeze(1) + (position + 1) * GOLDEN), 1)
     bits = torch.where(position < sizes.unsqueeze(1), bits, torch.iinfo(torch.int64).max)
     return bits.argsort(dim=1, stable=True)

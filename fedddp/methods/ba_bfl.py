@@ -15,14 +15,15 @@ clients start at its K-th root. The rules reverse_kl and wasserstein are the pap
 definitions; the choice of the prior is ours.
 """
 
+import torch
 from torch import Tensor
 
 from fedddp.clients.cohort import Cohort
 from fedddp.core import gaussian
 from fedddp.core.check import check
 from fedddp.core.task import Task
-from fedddp.exchange.messages import Mean, Message, Totals
-from fedddp.methods._barycentre import RULES, Rule
+from fedddp.exchange.messages import Gather, Mean, Message, Totals
+from fedddp.methods._barycentre import RULES, Rule, transported
 from fedddp.methods._sites import Server, SiteMethod
 from fedddp.rounds.method import Clients
 from fedddp.rounds.solver import PosteriorSolver
@@ -40,12 +41,14 @@ class Method(SiteMethod[Clients]):
         check("method.barycentre", self.barycentre, self.barycentre in RULES, " or ".join(RULES))
         check("method.weights", self.weights, self.weights in ("examples", "plain"), "examples or plain")
         check("method.prior", self.prior, self.prior in PRIORS, " or ".join(PRIORS))
-        fine = self._rule.full or self.family is not gaussian.full
-        check("method.barycentre", self.barycentre, fine, "another with method.covariance=full")
 
     @property
     def _rule(self) -> Rule:
         return RULES[self.barycentre]
+
+    @property
+    def _together(self) -> bool:
+        return self._rule.together and self.family is gaussian.full
 
     def client_step(
         self, server: Server, clients: Clients, cohort: Cohort, local: PosteriorSolver
@@ -55,8 +58,10 @@ class Method(SiteMethod[Clients]):
         cavity = (tau * prior).repeat(len(cohort), *[1] * prior.dim())
         start = self.start(self._power(server.lam, cohort), cohort)
         found = self.proper(local.fit(cohort, cavity, self.temperature, start, clients.solver, self.family))
+        weight = cohort.num_examples if self.weights == "examples" else torch.ones_like(cohort.num_examples)
+        if self._together:
+            return Clients(found[1]), {"lam": Gather(found[0]), "weight": Gather(weight)}
         first, second = self._rule.parts(self.family, found[0], server.theta)
-        weight = cohort.num_examples if self.weights == "examples" else 1.0
         return Clients(found[1]), {"first": Mean(first, weight), "second": Mean(second, weight)}
 
     def _power(self, lam: Tensor, cohort: Cohort) -> Tensor:
@@ -64,6 +69,9 @@ class Method(SiteMethod[Clients]):
         return lam / cohort.task.num_clients if self._rule.product and cohort.round else lam
 
     def server_step(self, server: Server, total: Totals, task: Task) -> Server:
+        if self._together:
+            here = total["weight"] > 0  # a client that was left out of the round has an empty row
+            return Server(transported(total["lam"][here], total["weight"][here]), server.sites)
         times = task.num_clients if self._rule.product else 1
         first, second = times * total["first"], times * total["second"]
         return Server(self._rule.whole(self.family, first, second, server.theta), server.sites)

@@ -6,13 +6,14 @@
     server   lam      <- lam_0 + Σ_k dual_k
 
 The solver says how the moments are found: a sampling solver (langevin, iasg) gives the true ones up to their noise, a
-posterior solver its own approximation (laplace, ivon, von), with which this is PVI. The covariance of ℓ samples is
-taken together with the server's, which counts as `pseudo_samples` w of them; one sample alone moves the mean only. With
-exact moments of Gaussian clients and damping=1 one round gives the pooled posterior, for any prior.
+posterior solver its own approximation (laplace, ivon, von), with which this is PVI. With exact moments of Gaussian
+clients and damping=1 one round gives the pooled posterior, for any prior.
 
-A path of a few epochs is narrower than the distribution that it samples, so that the server's precision grows by up to
-(ℓ - 1)/w in a round though the data say nothing: with w=1 it outgrows the steps of the smallest client within sixty
-rounds and the run diverges, with w=100 within three hundred; with w=300 it settles (digits, ten clients, 18 samples).
+The covariance of ℓ samples is taken together with the server's, which stands for the samples of t rounds before and
+for `pseudo_samples` w more: it counts as w + t (ℓ - 1). One sample alone moves the mean only. Without t the run
+diverges: a path of a few epochs is narrower than what it samples, so the precision can grow by (w + ℓ - 1)/w in a round
+though the data say nothing (digits, w=1: no precision left in round 54; w=100: within 300 rounds). So it grows by no
+more than 1 + T (ℓ - 1)/w in T rounds, as a step that falls as 1/t would have it.
 
 Reconstructed from the definition of expectation propagation with a Gaussian prior; the paper's prior is flat, and its
 shrinkage of sampled covariances may be another one.
@@ -40,7 +41,7 @@ class Tilting(SiteMethod[C], extends=True):
     needs: ClassVar[type[Solver]] = Solver
     damping: float | str = "1/K"  # the step of a client's site: a number in (0, 1], 1/K or N_k/N
     warmup: int = 0  # first rounds in which it is N_k/N, whatever damping says
-    pseudo_samples: float = 300.0  # samples that the server's covariance counts as beside a client's own; at least 0
+    pseudo_samples: float = 1.0  # samples that the first covariance counts as beside a client's own; at least 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,7 +67,7 @@ class Tilting(SiteMethod[C], extends=True):
         isotropic = self.family is gaussian.isotropic
         site, family = (gaussian.as_diagonal(cavity), gaussian.diagonal) if isotropic else (cavity, self.family)
         fit, samples = local.sample(cohort, self.family.mean(start), memory, site, family, self.temperature)
-        found = moments(samples, lam, self.family, self.pseudo_samples)
+        found = moments(samples, lam, self.family, self.pseudo_samples, cohort.round)
         return self.proper(PosteriorFit(found, fit.memory, fit.steps))
 
     def change(self, lam: Tensor, anchor: Tensor, cohort: Cohort) -> Tensor:
@@ -96,13 +97,16 @@ class Method(Tilting[Clients]):
         return Clients(clients.dual + change, solver), {"dual_change": Sum(change)}
 
 
-def moments(samples: Samples, lam: Tensor, family: Family, weight: float) -> Tensor:
-    """lam_k [C, ...] with the mean of each client's samples and a covariance of them and of `weight` of lam's."""
+def moments(samples: Samples, lam: Tensor, family: Family, weight: float, rounds: int = 0) -> Tensor:
+    """lam_k [C, ...] with the mean of each client's samples and a covariance of them and of lam's.
+
+    The latter counts as `weight` samples, and as the client's own in each of so many rounds before.
+    """
     rows = []
     for made, own in zip(samples.theta, samples.own.tolist(), strict=True):
         drawn = made[:own]
         mean = drawn.mean(0)
-        share = (own - 1) / (weight + own - 1) if own > 1 else 0.0
+        share = (own - 1) / (weight + (rounds + 1) * (own - 1)) if own > 1 else 0.0
         base = gaussian.inverse(family, family.precision(lam))
         if share:
             base = torch.lerp(base, _scatter(drawn - mean, family) / (own - 1), share)

@@ -38,6 +38,7 @@ LIMIT = 20_000  # operations, after which a server's loop has shown what it hold
 MANY = 256  # examples in a gradient that is tried
 MARGIN = 1.1  # for what is not linear
 RESERVE = 0.9  # share of a device's memory that tensors may take
+ORDERING = 7 * 8  # bytes for an example of a client and an epoch, while orders are drawn, which is before any gradient
 EVERYTHING = 1024  # examples at a time where a client looks at all it has: Cohort.everything
 GPU = torch.device("cuda")
 MB, GB = 1e6, 1e9
@@ -117,6 +118,7 @@ def footprint(config: Config, task: Task, ranks: int, place: str) -> Footprint:
         seen = max(seen, min(EVERYTHING, largest))
     stacked = width if config.federation.vectorise else 1
     tables = width * largest * epochs * (8 + task.dtype.itemsize)  # of indices, and of weights
+    ordering = 0 if place == "host" else width * largest * epochs * ORDERING
     brought = 0 if remembers or place == "host" else int(width * largest * example)  # a cohort from elsewhere
     cohorts = -(-max(1, round(config.federation.participation * task.num_clients)) // width)
     waits = 0 if config.federation.rows != "device" else max(0, -(-cohorts // ranks) - 2)  # two were tried
@@ -130,7 +132,7 @@ def footprint(config: Config, task: Task, ranks: int, place: str) -> Footprint:
         server=_size(server),
         rows=clients * row if config.federation.rows == "device" else 0,
         round=tried.peak + _size(server) + tables + brought,
-        activations=int(more * stacked * max(0, seen - FEW)) + 2 * width * seen * _input(task),
+        activations=max(ordering, int(more * stacked * max(0, seen - FEW)) + 2 * width * seen * _input(task)),
         waiting=waits * tried.words * task.dtype.itemsize,
         evaluation=_evaluation(config, task, method, server),
         width=width,

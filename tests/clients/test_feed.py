@@ -11,6 +11,7 @@ import torch
 from fedddp.checks import launches, pretend
 from fedddp.checks.ranks import apart
 from fedddp.clients import feed
+from fedddp.clients.cohort import Cohort
 from fedddp.config import loading as configuration
 from fedddp.core.data import Dataset, Examples
 from fedddp.core.task import Task
@@ -101,6 +102,38 @@ def test_a_step_copies_nothing_or_one_batch():
         assert from_host.kernels == at_home.kernels
 
 
+def ordered():
+    """What two and twenty epochs' schedules ask of the device, and whether they are those of the CPU."""
+    exchange, device, found = Exchange.connect(CPU), pretend.install(), []
+    for words in ([], ["federation.streams=common"]):
+        config = configuration.load(None, settings("fedavg", *MODELS["mlp"], *words))
+        here = make_federation(config, make_task(config, CPU), exchange)
+        with pretend.Device():
+            there = make_federation(config, make_task(config, device), exchange)
+        for epochs in (2, 20):
+            wanted = Cohort((2, 0, 1), 0, here.task, here.oracle)._schedule(epochs, 8)
+            seen = launches.Count()
+            with pretend.Device(seen.watch):
+                made = Cohort((2, 0, 1), 0, there.task, there.oracle)._schedule(epochs, 8)
+            held = there.task.data.held
+            same = torch.equal(held.row[wanted.table], made.table.cpu())
+            same &= torch.equal(wanted.weights, made.weights.cpu()) and wanted[2:4] == made[2:4]
+            found.append((same, seen.names["sort"], seen.kernels, seen.copies.total(), seen.reads.total()))
+    return found
+
+
+@pytest.mark.skipif(not pretend.possible(), reason="needs a newer torch")
+def test_orders_are_drawn_on_the_device_that_takes_the_batches():
+    """Nothing is read back, and more epochs ask for no more."""
+    few, many, *common = forked.call(apart, ordered)[0]
+    assert all(case[0] for case in (few, many, *common))
+    assert few[1] == 1, "one sort for all clients and epochs"
+    assert few == many
+    assert (few[3], few[4]) == (4, 0)
+    assert common[0] == common[1]
+    assert common[0][4] == 0
+
+
 @pytest.mark.parametrize("kind", [torch.uint8, torch.float32, torch.int64])
 def test_the_next_batch_is_sent_before_this_one_is_handed_out(monkeypatch, kind):
     events = []
@@ -122,7 +155,7 @@ def test_the_next_batch_is_sent_before_this_one_is_handed_out(monkeypatch, kind)
     data = Dataset(train, train, classes=20, scale=0.5, shift=1.0, streamed=True)
     task = Task(None, None, None, data, None, None, 1, torch.zeros(1))
     table, working = torch.randint(20, (4, 2, 5)), [2, 2, 1, 1]
-    streamed, resident = feed.Streamed(task, table, working), feed.Resident(task, table)
+    streamed, resident = feed.Streamed(task, table, working), feed.Resident(task, train, table)
     for step, rows in enumerate(working):
         got, wanted = streamed(step, rows), resident(step, rows)
         assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))

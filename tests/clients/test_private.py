@@ -117,7 +117,8 @@ def test_clients_and_rounds_have_noise_of_their_own_and_it_comes_again():
 
 def test_poisson_batches_have_each_example_with_the_same_probability():
     made = cohort(Guard(1, 1, poisson=True))
-    table, real = made._table(epochs=300, batch_size=6)
+    plan = made._schedule(epochs=300, batch_size=6)
+    table, real = plan.table, torch.tensor(plan.counts)
     for row, client in enumerate(made.ids):
         own, steps = made.task.shards.of_client(client), int(made.steps(300, 6)[row])
         counts = torch.zeros(len(own))

@@ -1,11 +1,13 @@
 """Sums that hide their parts have the bits of plain ones, on any number of ranks, and after a stop."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from fedddp.config import loading as configuration
 from fedddp.exchange import masks
+from fedddp.exchange.group import Exchange
 from fedddp.records.records import read_metrics
 from tests.small import METHODS, MODELS, fresh, run, settings
 
@@ -57,6 +59,39 @@ def test_the_training_loss_is_that_of_the_plain_run(exchange, tmp_path):
 def test_a_method_that_gathers_rows_says_so(exchange, tmp_path, method):
     with pytest.raises(RuntimeError, match=r"gathers \w+ .* exchange.gathered="):
         run(load(method, "exchange.secure=rank"), fresh(tmp_path, method))
+
+
+def overheard(config, folder):
+    """What this rank says of itself in each exchange, beside sums and new keys."""
+    said, agree = [], Exchange.agree
+
+    def listening(self, numbers):
+        if sys._getframe(1).f_code.co_name == "_agree":
+            said.append(list(numbers))
+        return agree(self, numbers)
+
+    Exchange.agree = listening
+    try:
+        run(config, folder)
+    finally:
+        Exchange.agree = agree
+    return said
+
+
+def test_what_ranks_agree_on_depends_on_nobodys_numbers(worlds, tmp_path):
+    """Other steps, other numbers, the same words; without `secure` the scales tell how large they are."""
+    for secure, same in (("rank", True), ("client", True), ("none", False)):
+        more = [] if secure == "none" else [*RANGE, f"exchange.secure={secure}"]
+        heard = [
+            worlds(2).run(
+                overheard,
+                configuration.load(None, settings("fedavg", *MODELS["mlp"], f"local.lr={lr}", *more)),
+                fresh(tmp_path, f"{secure}{lr}"),
+            )
+            for lr in (0.01, 0.5)
+        ]
+        assert all(len(said) == 3 for said in heard[0])
+        assert (heard[0] == heard[1]) == same
 
 
 def test_numbers_beyond_the_range_are_clipped_and_counted(exchange, tmp_path):

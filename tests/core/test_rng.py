@@ -12,9 +12,9 @@ from fedddp.core.rng import STREAMS, Streams, key, permutations, stream
 @settings(max_examples=60, deadline=None)
 def test_rows_are_permutations_that_ignore_their_neighbours(rows):
     keys, sizes = (torch.tensor(column) for column in zip(*rows, strict=True))
-    together = permutations(keys, sizes)
+    together = permutations(keys, sizes, int(sizes.max()))
     for row, (k, n) in enumerate(rows):
-        alone = permutations(torch.tensor([k]), torch.tensor([n]))[0]
+        alone = permutations(torch.tensor([k]), torch.tensor([n]), n)[0]
         assert torch.equal(together[row, :n], alone)
         assert sorted(alone.tolist()) == list(range(n))
 
@@ -22,7 +22,7 @@ def test_rows_are_permutations_that_ignore_their_neighbours(rows):
 def test_permutations_look_uniform():
     """Each of the 24 orders of 4 things within five sigma of its share over 24,000 keys."""
     keys = torch.tensor([key("uniform", i) for i in range(24_000)])
-    rows = permutations(keys, torch.full((24_000,), 4))
+    rows = permutations(keys, torch.full((24_000,), 4), 4)
     _, counts = rows.unique(dim=0, return_counts=True)
     assert len(counts) == 24
     assert (counts - 1000).abs().max() < 5 * 1000**0.5

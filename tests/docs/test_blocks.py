@@ -15,7 +15,7 @@ from tests.docs.blocks import TREE, Block, Command
 QUICK = ("explain", "list", "init", "completion")  # run for real, in this process
 # pages whose Python starts sweeps or looks at runs: tests/long runs them whole, as it does those of docs/start
 WHOLE = ("files.md", "bits.md", "table.md", "model.md", "sweeps.md", "python.md")
-AFTER = ("privacy.md",)  # goes on with runs of its shell blocks: tests/runs/test_members.py does
+AFTER = ("privacy.md",)  # goes on with runs of its shell blocks: test_privacy_page.py runs both
 SHELL = [block for page in blocks.pages() for block in blocks.blocks(page) if block.language == "bash"]
 PYTHON = [
     (page, [block for block in blocks.blocks(page) if block.language == "python"])

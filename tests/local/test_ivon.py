@@ -89,6 +89,17 @@ def test_iterates_are_those_of_ivon_opt(task, more):
     assert (found.lam[0] - start(task)).norm() > 1
 
 
+def test_noise_of_a_generator_is_refused_on_a_device(task):
+    """It would be sent there in every step."""
+    there, solver = (
+        replace(task, device=torch.device("meta"), initial=task.initial.to("meta")),
+        ivon.Solver(**AS_THEIRS),
+    )
+    given = prior(there, 1), WEIGHT, start(there), solver.memory(there, 1), diagonal
+    with pytest.raises(ValueError, match=r"local\.noise=normal: is drawn by the host.* use local\.noise=quantile"):
+        solver.fit(cohort_of(there, 0), *given)
+
+
 def test_momentum_and_steps_are_kept_so_that_two_rounds_are_one_run(task):
     """With the precision carried over, a second round goes on where ivon-opt would."""
     solver = ivon.Solver(lr=0.005, epochs=2, batch_size=7, beta2=0.99, hess_init=0.25, **AS_THEIRS)

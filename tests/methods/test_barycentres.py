@@ -8,7 +8,7 @@ import torch
 from fedddp.core import gaussian
 from fedddp.local import exact
 from fedddp.methods import ba_bfl, fedivon
-from fedddp.methods._barycentre import RULES
+from fedddp.methods._barycentre import RULES, transported
 from tests import toy
 from tests.methods.test_bayesian_duality import DELTA, close, posterior
 
@@ -38,16 +38,26 @@ def normal(family, lam):
 
 
 def merged(rule, family, lam, weight):
+    if rule.together and family is gaussian.full:
+        return transported(lam, weight)
     centre = family.mean(lam[0]) + 0.3  # any: a barycentre does not depend on it
     parts = rule.parts(family, lam, centre)
     mean = [torch.tensordot(weight.to(lam), part, 1) for part in parts]
     return rule.whole(family, *mean, centre)
 
 
+def bures(one, many):
+    """tr(A + B - 2 (A^½ B A^½)^½), whose last term is the sum of the roots of AB's eigenvalues."""
+    trace = lambda matrix: matrix.diagonal(dim1=-2, dim2=-1).sum(-1)  # noqa: E731
+    return trace(one) + trace(many) - 2 * torch.linalg.eigvals(one @ many).real.sqrt().sum(-1)
+
+
 def distance(name, family, q, lam):
     """[count] of q from each of lam."""
     if name == "wasserstein":
         apart = (family.mean(q) - family.mean(lam)).square().sum(-1)
+        if family is gaussian.full:
+            return apart + bures(*(torch.linalg.inv(family.precision(one)) for one in (q.expand_as(lam), lam)))
         size = 4 if family is gaussian.isotropic else 1
         gap = family.precision(q).rsqrt() - family.precision(lam).rsqrt()
         return apart + size * gap.square().sum(-1)
@@ -61,8 +71,6 @@ def distance(name, family, q, lam):
 def test_a_barycentre_has_the_least_mean_divergence(name, covariance):
     """Its gradient is 0 there, and the mean divergence is larger all around."""
     rule, family = RULES[name], gaussian.FAMILIES[covariance]
-    if covariance == "full" and not rule.full:
-        pytest.skip("no mean of full covariances is a Wasserstein barycentre")
     lam, weight = gaussians(covariance)
     found = merged(rule, family, lam, weight).requires_grad_()
     least = (weight * distance(name, family, found, lam)).sum()
@@ -89,10 +97,6 @@ def test_moments_are_those_of_the_mixture():
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("covariance", gaussian.FAMILIES)
 def test_of_one_gaussian_it_is_that_one(name, covariance):
-    if covariance == "full" and not RULES[name].full:
-        with pytest.raises(ValueError, match=r"method\.barycentre"):
-            ba_bfl.Method(barycentre=name, covariance=covariance)
-        return
     lam, weight = gaussians(covariance)
     close(merged(RULES[name], gaussian.FAMILIES[covariance], lam[:1].expand_as(lam), weight), lam[0])
 
@@ -105,6 +109,35 @@ def test_plain_means_of_means_and_spreads():
         found = merged(RULES[name], gaussian.diagonal, lam, weight)
         close(gaussian.diagonal.mean(found), average(mean))
         close(1 / gaussian.diagonal.precision(found), spread)
+
+
+@pytest.mark.parametrize("name", ["wasserstein", "log_variance"])
+def test_of_covariances_that_commute_the_full_one_is_the_diagonal_one(name):
+    """In any common axes: here those of a random rotation."""
+    lam, weight = gaussians("diagonal")
+    axes = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64))[0]
+    turn = lambda lam: gaussian.full.natural(  # noqa: E731
+        gaussian.diagonal.mean(lam) @ axes, axes.T @ torch.diag_embed(gaussian.diagonal.precision(lam)) @ axes
+    )
+    whole = merged(RULES[name], gaussian.full, turn(lam), weight)
+    close(whole, turn(merged(RULES[name], gaussian.diagonal, lam, weight)), 1e-10)
+
+
+@pytest.mark.parametrize("weights", ["examples", "plain"])
+def test_the_server_takes_the_transported_posterior_of_all_clients(exchange, weights):
+    """Full covariances of Gaussian clients, in cohorts of two, and with two clients away."""
+    task = toy.task()
+    settings = {"barycentre": "wasserstein", "covariance": "full", "delta": DELTA, "weights": weights}
+    for part in (1.0, 0.6):
+        federation = toy.federation(ba_bfl.Method(**settings), exact.Solver(), task, exchange, participation=part)
+        found = toy.iterate(federation, 1)[-1].lam
+        prior, wanted = DELTA * torch.eye(toy.D, dtype=torch.float64), []
+        for some in combinations(range(toy.K), round(part * toy.K)):
+            grams = [toy.gram(task, k) for k in some]
+            each = [gaussian.full.natural(torch.linalg.solve(g + prior, shift), g + prior) for g, shift in grams]
+            weight = task.num_examples[list(some)] if weights == "examples" else torch.ones(len(some))
+            wanted.append(transported(torch.stack(each), weight))
+        assert min(float((found - one).abs().max()) for one in wanted) < 1e-9
 
 
 @pytest.mark.parametrize("prior", ["share", "fixed"])

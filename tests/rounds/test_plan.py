@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from fedddp.config.loading import load
 from fedddp.rounds.plan import Plan, default_width, draw, place, sample
-from fedddp.runs.build import cohort_width, make_task
+from fedddp.runs import build
+from fedddp.runs.build import cohort_width, make_task, measure_width
 
 sizes = st.lists(st.integers(1, 500), min_size=1, max_size=60).map(torch.tensor)
 
@@ -92,3 +93,20 @@ def test_on_a_processor_narrow_convolutions_go_in_groups(words, width):
         None, ["data=fedddp.bench.servers:Noise", "split.name=iid", "split.clients=20", "data.count=400", *words]
     )
     assert cohort_width(config, make_task(config, torch.device("cpu"))) == width
+
+
+@pytest.mark.parametrize("best", [1, 4, 8])
+def test_auto_takes_the_width_with_the_quickest_gradient_of_a_client(monkeypatch, best):
+    """One client after the other competes with several together; more than half of the clients are never asked."""
+    tried = []
+
+    def seconds(oracle, theta, inputs, targets):
+        width = len(theta)
+        assert len(inputs) == len(targets) == width
+        tried.append(width)
+        return width * (1 + abs(width - best))
+
+    monkeypatch.setattr(build, "_seconds", seconds)
+    config = load(None, ["data=fedddp.bench.servers:Noise", "split.name=iid", "split.clients=20", "data.count=400"])
+    assert measure_width(config, make_task(config, torch.device("cpu"))) == best
+    assert sorted(set(tried)) == [1, 2, 4, 8]

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,11 @@ def test_leaving_and_joining_go_on_with_the_same_bits_on_any_ranks(worlds, tmp_p
             after = change(folder, members.configuration(folder), client, 2, out)
             sums.add(worlds(ranks).run(run, after, str(out), True)[0]["checksum"])
             assert [record["round"] for record in read_metrics(out / "metrics.jsonl")] == [1, 2, 3, 4, 5]
+        out = tmp_path / f"{change.__name__} in parts"  # and stopped after a round: the rest on other ranks
+        after = change(folder, members.configuration(folder), client, 2, out)
+        after = replace(after, checkpoint=replace(after.checkpoint, every=1))
+        assert worlds(4).run(run, after, str(out), True, 5) == [None] * 4
+        sums.add(worlds(2).run(run, after, str(out), True)[0]["checksum"])
         assert len(sums) == 1
     assert list(fedddp.load(tmp_path / "forget1").clients["client"]) == ["0", "1", "3", "4", "6"]
     assert list(fedddp.load(tmp_path / "join1").clients["client"]) == [*range(7)]
