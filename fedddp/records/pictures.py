@@ -5,7 +5,7 @@ only where something is drawn.
 """
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from textwrap import wrap
@@ -26,6 +26,7 @@ Bins = Mapping[str, Sequence[float]]  # count, and the sums of confidence and of
 COLOURS = ("#3b6fb6", "#d9822b", "#3f9b5b", "#c44e52", "#8064a2", "#8c6d4f", "#d978b0", "#6f7680", "#a8a43b", "#35a7b5")
 DASHES = ("-", "--", ":", "-.")
 BINS = 20  # of a histogram over clients
+LONG = 16  # letters of a setting's name from which on a picture with a line for each is a wide one
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 9,
@@ -138,7 +139,7 @@ def draw_confusion(panels: Mapping[str, Mapping[str, Any]]) -> Figure:
 def draw_spread(metric: str, groups: Mapping[str, Array]) -> Figure:
     """Clients as dots, a line of them for each setting; a bar at their median."""
     names = list(groups)[::-1]
-    figure = Figure(figsize=(6.4, 0.9 + 0.42 * len(names)), layout="constrained")
+    figure = Figure(figsize=(6.4 if is_wide(names) else 4.2, 0.9 + 0.42 * len(names)), layout="constrained")
     axes = figure.subplots()
     for place, name in enumerate(names):
         values = np.sort(groups[name][np.isfinite(groups[name])])
@@ -151,6 +152,11 @@ def draw_spread(metric: str, groups: Mapping[str, Array]) -> Figure:
     axes.set(title=f"{metric} of each client", xlabel=metric, ylim=(-0.6, len(names) - 0.4))
     axes.grid(axis="y", visible=False)
     return figure
+
+
+def is_wide(names: Collection[str]) -> bool:
+    """Names beside a picture of the usual width would leave it no room."""
+    return max(map(len, names), default=0) > LONG
 
 
 @_styled

@@ -30,7 +30,8 @@ def clients(section: Section) -> Iterator[str]:
         name = f"{section.title}-clients-{metric}"
         runs = [(row.name, run) for row in rows for run in row.runs]
         data = [[setting, run.config.get("seed"), *one] for setting, run in runs for one in _each(run, metric)]
-        yield plate(name, drawing.draw_spread(metric, groups), ["setting", "seed", "client", "examples", metric], data)
+        head, wide = ["setting", "seed", "client", "examples", metric], drawing.is_wide(groups)
+        yield plate(name, drawing.draw_spread(metric, groups), head, data, wide)
     yield from _over_clients(f"{section.title}-clients-by", names[0], rows)
     yield "</div>"
 

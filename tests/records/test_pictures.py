@@ -60,6 +60,7 @@ DRAWN = {
     "clients of all sizes": lambda: clients(2, 80000),
     "histogram": lambda: pictures.draw_histogram("accuracy", {"fedavg": RANDOM.random(30) / 1000}),
     "dots of twelve settings": lambda: pictures.draw_spread("nll", {name: RANDOM.random(9) for name in LONG}),
+    "dots of two settings": lambda: pictures.draw_spread("nll", {n: RANDOM.random(9) for n in ("pvi", "bayes_admm")}),
     "reliability": lambda: pictures.draw_reliability({name: bins() for name in LONG[:6]}),
     "split of hospitals": lambda: split(20, 2, HOSPITALS, ["healthy", "diseased"]),
     "split of four": lambda: split(4, 10, ["cleveland", "hungarian", "switzerland", "va"], CLASSES["clothes"]),
