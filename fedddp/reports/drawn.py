@@ -164,7 +164,7 @@ def _splits(section: Section) -> Iterator[str]:
             found.setdefault(str(run.summary.get("split_hash")), []).append(run)
     if not found:
         return
-    more = f" {len(found) - SPLITS} more splits are not drawn." if len(found) > SPLITS else ""
+    more = f" {SPLITS} of {len(found)} splits are drawn." if len(found) > SPLITS else ""
     yield f'<h3>Who has what</h3><p>Training examples of each class at each client.{more}</p><div class="charts">'
     for place, runs in enumerate(list(found.values())[:SPLITS]):
         split = runs[0].pictures["split"]
