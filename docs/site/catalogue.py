@@ -157,7 +157,9 @@ def _cost(name: str) -> Iterator[str]:
     if cost is None:
         return
     yield from ("## What a round costs", "")
-    about = "Fashion-MNIST 10 %, ten unequal clients, an MLP of 50,890 parameters, two local epochs, the usual solver"
+    parameters = round(measured()["fedavg"].down / 4)
+    network = f"an MLP of {parameters:,} parameters"
+    about = f"Fashion-MNIST 10 %, ten unequal clients, {network}, two local epochs, the usual solver"
     if cost.reason:
         yield from (f"Not measured on {about}: {cost.reason}.", "")
         return

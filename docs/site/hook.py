@@ -18,6 +18,7 @@ import reference  # noqa: E402
 from fedddp.core.progress import waiting  # noqa: E402
 
 BUILDING = ExitStack()
+NAME = re.compile(r"(?<=<td><code>)[\w.]+(?=</code>)")
 UNIT = re.compile(r"(\d) (?=(?:[kMG]?B|[m]?s|×|%)\b|[×%])")
 
 
@@ -34,7 +35,8 @@ def on_build_error(error: Exception) -> None:
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """A number stays in one line with its deviation and its unit."""
+    """A number stays in one line with its deviation and its unit; a long name in a table may break between words."""
+    html = NAME.sub(lambda found: re.sub(r"([_.])", r"\1<wbr>", found[0]), html)
     return UNIT.sub("\\1\u00a0", html.replace(" ± ", "\u00a0±\u00a0"))
 
 

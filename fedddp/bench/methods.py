@@ -1,6 +1,6 @@
 """What a round costs with each method, beside a round of FedAvg with SGD: processor time, and bytes.
 
-All methods on one task, that of the ranking: ten unequal clients of Fashion-MNIST 10 %, an MLP 784-64-10, two local
+All methods on one task, that of the ranking: ten unequal clients of Fashion-MNIST 10 %, an MLP 784-32-10, two local
 epochs in batches of 32, each method with its usual solver. A round of the method and one of FedAvg take turns, after
 one of each that warms up; a ratio is the median over turns, and counts the clients' steps and the server's. A method
 of a single round begins anew in every turn. Bytes are of one client in one round. What cannot be done, or takes more

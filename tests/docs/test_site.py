@@ -44,6 +44,26 @@ def test_a_methods_page_has_everything(beside):
     assert "| BayesADMM | after 10 77.2" in page, "its numbers, from the results"
 
 
+def test_every_method_says_what_a_round_costs(beside):
+    import catalogue
+
+    assert set(catalogue.measured()) == set(registry.builtin("method")), "fedddp bench methods --out FILE adds a row"
+    for name, cost in catalogue.measured().items():
+        told = "\n".join(catalogue._cost(name))
+        assert (cost.reason or f"**{catalogue.times(name)}**") in told
+        assert "25,450 parameters" in told
+
+
+def test_long_names_in_tables_may_break_between_words(beside):
+    import hook
+
+    html = "<td><code>federation.cohort_width</code></td><td><code>a = b_c</code></td><p><code>a_b</code> 3 kB</p>"
+    made = hook.on_page_content(html, None, None, None)
+    assert "<code>federation.<wbr>cohort_<wbr>width</code>" in made
+    assert "a = b_c" in made
+    assert "<code>a_b</code> 3\u00a0kB" in made
+
+
 def test_what_is_said_of_bytes_is_counted(beside):
     import catalogue
 
