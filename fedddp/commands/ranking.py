@@ -1,4 +1,4 @@
-"""run all methods on three data sets, tuned alike, and rank them; or other tables so made (--noise, --texts)"""
+"""run all methods on three data sets, tuned alike, and rank them; or other tables: --noise, --texts, --leaving"""
 
 import argparse
 from pathlib import Path
@@ -16,6 +16,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     other = parser.add_mutually_exclusive_group()
     other.add_argument("--noise", action="store_true", help="what noise costs instead: fills that page's tables")
     other.add_argument("--texts", action="store_true", help="adapters and a small GPT: fills that page's tables")
+    other.add_argument("--leaving", action="store_true", help="what is left of a client that left instead: likewise")
     parser.add_argument("--collect", action="store_true", help="run nothing: write the page of what is done")
 
 
@@ -25,6 +26,8 @@ def call(arguments: argparse.Namespace) -> int:
     from fedddp.core.files import write_text
     from fedddp.reproduce import noise, ranking, ranking_page, texts
 
+    if arguments.leaving:
+        return _leaving(arguments)
     name = "noise" if arguments.noise else "texts" if arguments.texts else "ranking"
     kinds: dict[str, Any] = {"noise": noise, "texts": texts}
     other = kinds.get(name)
@@ -43,4 +46,24 @@ def call(arguments: argparse.Namespace) -> int:
     page = other.filled(arguments.docs.read_text(), entries) if other else ranking_page.page(entries)
     write_text(arguments.docs, page)
     print(arguments.docs)
+    return 0
+
+
+def _leaving(arguments: argparse.Namespace) -> int:
+    import torch
+
+    from fedddp.core.files import write_text
+    from fedddp.reproduce import leaving
+
+    path = arguments.results or leaving.path()
+    torch.set_num_threads(1)
+    if not arguments.collect:
+        with waiting("leaving"):
+            for row in leaving.run(path):
+                print(*row, flush=True)
+    rows = leaving.read(path)
+    if arguments.docs:
+        write_text(arguments.docs, leaving.filled(arguments.docs.read_text(), rows))
+    else:
+        print(leaving.markdown(rows))
     return 0
