@@ -124,12 +124,12 @@ FORGET = {"pvi", "fedep", "fedlap", "fedlap_cov", "bayes_admm", "bregman_admm", 
 FORGET |= {"fedgvi", "preconditioned_admm", "feddyn", "fedcurv", "fedbens"}
 
 
-@pytest.mark.parametrize("method", sorted({*METHODS} - FORGET - {"centralized", "centralized_vi"}))
+@pytest.mark.parametrize("method", sorted({*METHODS} - FORGET))
 def test_a_method_that_cannot_forget_says_why(exchange, tmp_path, method):
     more = ["method.delta=100"] if method == "fedlap_func_cov" else []  # proper in its first round
     run(words(method, "federation.rounds=1", *more), fresh(tmp_path, "run"))
     with pytest.raises(ValueError, match="does not keep apart what each client has added"):
-        fedddp.forget(tmp_path / "run", "1")
+        fedddp.forget(tmp_path / "run", "0")
 
 
 @pytest.mark.parametrize("method", sorted(FORGET))
@@ -138,6 +138,24 @@ def test_those_that_can_go_on_without(exchange, tmp_path, method):
     left = fedddp.forget(tmp_path / "run", "1", rounds=1)
     assert left.summary["clients"] == 6
     assert left.summary["rounds"] == 4
+
+
+def test_layers_of_a_clients_own_leave_with_it(exchange, tmp_path):
+    run(words("pvi", "method.personal=[3]"), fresh(tmp_path, "run"))
+    left = fedddp.forget(tmp_path / "run", "1", rounds=1)
+    assert (left.summary["clients"], left.summary["rounds"]) == (6, 4)
+
+
+def test_averaged_statistics_cannot_be_taken_apart(exchange, tmp_path):
+    """Of BatchNorm; those that stay with their clients leave with them."""
+    more = [
+        f"model={Path(__file__).parents[1] / 'modules.py'}:ConvBatchNorm",
+        "model.buffers=average",
+        "federation.rounds=1",
+    ]
+    run(settings("fedlap", *more, "data.test_fraction=0.9", "checkpoint.keep_clients=true"), fresh(tmp_path, "run"))
+    with pytest.raises(ValueError, match="does not keep apart what each client has added"):
+        fedddp.forget(tmp_path / "run", "1")
 
 
 def test_what_cannot_be_done_says_what_can(exchange, tmp_path):
