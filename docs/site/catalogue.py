@@ -56,8 +56,9 @@ def index() -> str:
         "",
         "All methods that come with fedddp. What a client keeps and sends is counted in two rounds of a small network "
         f"of {PARAMETERS} parameters (one number is 4 bytes), with the method's usual solver. What a round costs is "
-        "measured by `fedddp bench methods`, FedAvg's with SGD being 1; a method's page says on what. How good all are "
-        "[beside each other](../ranking.md), tuned alike, has a page of its own.",
+        "measured by `fedddp bench methods`, FedAvg's with SGD being 1 (to about a tenth, as its own row shows); a "
+        "method's page says on what. How good all are [beside each other](../ranking.md), tuned alike, has a page of "
+        "its own.",
     ]
     for family in families():
         lines += ["", f"## {family['family']}", "", family["about"], ""]

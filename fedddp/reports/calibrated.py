@@ -9,9 +9,9 @@ import numpy as np
 
 from fedddp.records import pictures as drawing
 from fedddp.records.pictures import Curve
+from fedddp.reports.index import Array
 from fedddp.reports.plate import csv_text, plate, scrolling
 from fedddp.reports.rows import Row
-from fedddp.reports.runs import Array
 from fedddp.reports.sections import Section
 
 ROWS = 12  # most settings in the table and the picture

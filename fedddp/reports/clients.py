@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from fedddp.records import pictures as drawing
+from fedddp.reports.index import Array
 from fedddp.reports.plate import plate
 from fedddp.reports.rows import Row
-from fedddp.reports.runs import Array, Record
+from fedddp.reports.runs import Record
 from fedddp.reports.sections import Section
 
 ROWS = 12  # most settings in a picture

@@ -11,10 +11,11 @@ from fedddp.records import pictures as drawing
 from fedddp.records.pictures import Curve, colour, dash
 from fedddp.reports.calibrated import calibrated
 from fedddp.reports.clients import clients
+from fedddp.reports.index import Array
 from fedddp.reports.numbers import curve
 from fedddp.reports.plate import plate
 from fedddp.reports.rows import Row
-from fedddp.reports.runs import Array, Record
+from fedddp.reports.runs import Record
 from fedddp.reports.sections import Section
 
 KINDS = {"reliability": "", "averaged_reliability": ", averaged"}  # and what they add to a row's name

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedddp.reports.runs import Array, Record
+from fedddp.reports.index import Array
+from fedddp.reports.runs import Record
 
 LAST = 3  # rounds that a reported number is the mean of, as in the published tables
 # how the names of such metrics end, those of the least and greatest member (NAME_min, NAME_max) aside

@@ -9,7 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from fedddp.reports.runs import INDEX, read
+from fedddp.reports.index import INDEX
+from fedddp.reports.runs import read
 from tests.reports.conftest import POINTS, ROUNDS, records, write_run
 
 
