@@ -12,7 +12,12 @@ from fedddp.runs.job import Job
 from tests.config.test_experiments import small, tiny  # noqa: F401  a fixture
 
 KEPT = ("method", "data", "local", "federation.streams", "evaluation.samples", "split.name", "split.dealing")
-FEW = {"fedbens": ["method.steps=2"], "fedfisher": ["method.steps=2"], "dense": ["method.epochs=1"]}
+FEW = {
+    "fedbens": ["method.steps=2"],
+    "fedlap_func": ["method.steps=2"],
+    "fedfisher": ["method.steps=2"],
+    "dense": ["method.epochs=1"],
+}
 
 
 def rows() -> dict[str, tuple[str, list[str]]]:
@@ -40,7 +45,10 @@ def test_every_row_starts(name, tiny, tmp_path, exchange):  # noqa: F811
     settings = parse(words)
     little = [*small(experiment), "federation.rounds=1", f"data.root={tiny}", "data.fraction=1.0"]
     little += FEW.get(settings["method"]["name"], [])
-    little = [word for word in little if not (word.startswith("data.validation") and "data.validation=0" in words)]
+    little += ["split.clients=5"] * ("mixtures" in settings["method"])
+    if "validation" in settings.get("data", {}):
+        little = [word for word in little if not word.startswith("data.validation")]
+        words = [word.replace("data.validation=20", "data.validation=5") for word in words]
     _, config = fit(experiment, [*words, *little])
     assert Job(config, tmp_path, exchange, torch.device("cpu"), quiet=True).run(resume=False) is not None
     (record,) = read_metrics(tmp_path / "metrics.jsonl")
