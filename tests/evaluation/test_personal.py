@@ -1,5 +1,6 @@
 """Personal models: the server's posterior is the prior, and what comes of it is exact where it can be."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from fedddp.local import exact, ivon, ivon_opt, sgd
 from fedddp.methods import fedavg
 from fedddp.records.table import FILE, read_tables
 from tests import toy
-from tests.small import MODELS, fresh, run, settings
+from tests.small import METHODS, MODELS, fresh, run, settings
 
 ON = ["evaluation.clients=server", "evaluation.personal=1", "evaluation.samples=3", "split.unseen=2"]
 
@@ -97,6 +98,29 @@ def test_clients_that_never_train_have_streams_and_examples_here():
     assert everyone.num_clients == 4
     assert torch.equal(everyone.shards.of_client(3), task.unseen.of_client(0))
     assert everyone.streams.key("order", 0, 1) != task.streams.key("order", 0, 1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_tells_of_each_client_and_what_it_makes_of_the_servers_model(exchange, tmp_path, method):
+    """Those that train and those that never do, in one round; who has no model of its own is told of the server's."""
+    other = ["local.name=ivon"] if method == "centralized_vi" else []  # whose usual solver takes no other prior
+    words = settings(method, *MODELS["mlp"], *ON, "federation.rounds=1", "local.epochs=1", *other)
+    assert run(words, fresh(tmp_path, "run"))
+    (table,) = read_tables(tmp_path / "run").values()
+    held = table.columns["test_examples"] > 0
+    assert int(held[-table.unseen :].sum()) > 0
+    made = ["personal_accuracy", "personal_nll", "personal_ece"]
+    if "server_accuracy" in table.columns:  # clients have models of their own
+        assert not {*made} & table.columns.keys()
+        made = ["server_accuracy", "server_nll", "server_ece"]
+    for name in ("accuracy", "nll", "ece", *made):
+        found = table.columns[name]
+        if f"server_{name}" in table.columns:
+            found = torch.where(found.isfinite(), found, table.columns[f"server_{name}"])
+        assert bool(found[held].isfinite().all()), name
+    record = json.loads((tmp_path / "run" / "metrics.jsonl").read_text())
+    for what in ("mean", "worst_tenth", "spread"):
+        assert {f"clients_accuracy_{what}", f"unseen_{made[0]}_{what}"} <= record.keys()
 
 
 @pytest.mark.parametrize("method", ["fedavg", "bayes_admm", "fedlap", "scaffold"])
