@@ -5,7 +5,7 @@ crops     a picture is padded by 4 black pixels on each side, a window of its ow
 
 Where a window lies is a hash of the client's key for the round, the step and the place in the batch: it has no state,
 is drawn on the device, and does not depend on the number of ranks or on the batches' neighbours. Curvatures, full
-gradients and evaluation see whole pictures. A step that cuts is not recorded as a graph.
+gradients and evaluation see whole pictures.
 """
 
 import torch
@@ -24,8 +24,8 @@ class Crops:
         nothing = torch.zeros(1, *stored.shape[1:], dtype=stored.dtype, device=task.device)
         self.black = task.data.prepare(nothing, task.dtype)
 
-    def __call__(self, inputs: Tensor, step: int) -> Tensor:
-        """Pictures [c, B, ..., H, W] of that step, cut anew."""
+    def __call__(self, inputs: Tensor, step: int | Tensor) -> Tensor:
+        """Pictures [c, B, ..., H, W] of that step, cut anew; of a recorded step, a counter on the device, int64 [1]."""
         drawn = words(self.keys[: len(inputs)], step, inputs.shape[1]).flatten()
         down, right = ((drawn >> shift & 0x7FFF) * (2 * PAD + 1) >> 15 for shift in (0, 15))
         return cut(inputs.flatten(0, 1), down, right, drawn >> 30 & 1, self.black).view_as(inputs)

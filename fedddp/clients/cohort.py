@@ -217,9 +217,7 @@ class Cohort:
     ) -> None:
         """Every step of the epochs, on the rows at work of work.state, in place; `watch` sees them after each."""
         schedule = self._schedule(epochs, batch_size)
-        if (
-            self.graphs is not None and work.same is not None and not self.task.data.augment
-        ):  # recorded steps cut nothing
+        if self.graphs is not None and work.same is not None:
             self.graphs.run(self, work, schedule, watch)
             return
         here, last = work.state, -1
@@ -250,13 +248,17 @@ class Cohort:
 
     def _batches(self, schedule: Schedule) -> Iterator[Batch]:
         take = feed(self.task, schedule)
-        crops = Crops(self.task, self.send(torch.tensor(self.keys("augment")))) if self.task.data.augment else None
+        crops = self.crops()
         for step, rows in enumerate(schedule.working):
             inputs, targets = take(step, rows)
             inputs = inputs if crops is None else crops(inputs, step)
             short = schedule.short(step)
             weights, own = (schedule.weights[step, :rows], schedule.counts[step][:rows]) if short else (None, None)
             yield Batch(inputs, targets, weights, own)
+
+    def crops(self) -> Crops | None:
+        """What cuts the clients' pictures anew in every step, where that is wanted."""
+        return Crops(self.task, self.send(torch.tensor(self.keys("augment")))) if self.task.data.augment else None
 
     def _weights(self, real: Tensor, width: int) -> Tensor:
         """[steps, C, B] 1 for real examples, 0 for padding; nothing where there is none."""

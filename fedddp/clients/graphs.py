@@ -1,7 +1,7 @@
 """Local steps as CUDA graphs: federation.graphs=true.
 
-A whole step (the batch's gather, noise, gradient, site, clipping, update, tally) is recorded once for each shape it
-takes, which is how many rows are at work and whether a batch is short, and replayed on buffers that stay where they
+A whole step (the batch's gather, crops, noise, gradient, site, clipping, update, tally) is recorded once for each shape
+it takes, which is how many rows are at work and whether a batch is short, and replayed on buffers that stay where they
 are. A counter on the device says which step it is: between two replays the host does nothing but ask for the next.
 
 A *program* is what fits share that differ in numbers only: their buffers and their recordings. It outlives a fit, so
@@ -89,6 +89,7 @@ class Program:
         self.index = torch.zeros(steps, *index.shape[1:], dtype=torch.int64, device=device)
         self.weights = torch.ones(steps, *index.shape[1:], dtype=task.dtype, device=device)
         self.counter = torch.zeros(1, dtype=torch.int64, device=device)
+        self.crops = cohort.crops()
         self.cohort = replace(cohort, tally=None, parts=[], graphs=None).held()
         self.replays: dict[Shape, tuple[Replay, Tensor]] = {}
 
@@ -126,6 +127,8 @@ class Program:
         if schedule.weights.numel():
             self.weights[: len(index)].copy_(schedule.weights)
         self.counter.zero_()
+        if self.crops is not None:
+            self.crops.keys.copy_(torch.tensor(cohort.keys("augment")))
         self.cohort.take(cohort)
 
     def _record(self, shape: Shape, record: Record, closed: bool) -> tuple[Replay, Tensor]:
@@ -143,6 +146,7 @@ class Program:
             table.index_select(0, self.counter)[0, : shape.rows] for table in (self.index, self.weights, *self.tables)
         )
         inputs, targets = task.data.gather(index, task.dtype, source=self.source)
+        inputs = inputs if self.crops is None else self.crops(inputs, self.counter)
         batch = Batch(inputs, targets, weights if shape.short else None)
         self.body(self.cohort, rows_of(self.state, shape.rows), batch, Now(self.counter, tuple(rows)))
         self.counter.add_(1)
@@ -151,6 +155,7 @@ class Program:
         """All tensors that are there before a step begins."""
         data, task = self.source, self.cohort.task
         own = [self.state, self.tables, self.index, self.weights, self.counter, self.cohort.buffers()]
+        own += [] if self.crops is None else [self.crops.keys, self.crops.black]
         given = [data.inputs, data.targets, task.data.scale, task.data.shift, quantiles(task.device)[0]]
         return [leaf for leaf in tree_leaves([own, given, *task.module.buffers()]) if isinstance(leaf, Tensor)]
 

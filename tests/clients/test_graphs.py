@@ -21,6 +21,7 @@ from fedddp.runs.build import make_federation, make_task
 from tests import forked
 
 MLP, CONV = small.MODELS["mlp"], small.MODELS["conv"]
+PICTURES = ["data=fedddp.bench.servers:Noise", "data.side=8"]
 LASTS_A_FIT = ("turned gradients",)  # a method's own function, of which nobody knows what it reads
 CASES: dict[str, list[str]] = {
     "sgd": ["method=fedavg", *MLP],
@@ -35,6 +36,7 @@ CASES: dict[str, list[str]] = {
     "sgd, convolutions": ["method=fedavg", *CONV],
     "ivon, convolutions": ["method=bayes_admm", *CONV],
     "convolutions by hand, with dropout": ["method=fedavg", "model.name=emnist_cnn"],
+    "pictures cut anew": ["method=fedavg", *PICTURES, "data.augment=crops", *CONV],
     "convolutions one by one": ["method=fedavg", "federation.vectorise=false", *CONV],
 }
 
