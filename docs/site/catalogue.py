@@ -205,7 +205,7 @@ def _task(name: str, task: str) -> Iterator[str]:
     runs = [one.metrics for one in own if one.metrics and one.factor == best]
     if runs:
         accuracy, nll, seconds = (sum(run[key] for run in runs) / len(runs) for key in ("accuracy", "nll", "seconds"))
-        yield f"| `{task}` | {len(runs)} | {100 * accuracy:.1f} | {nll:.3f} | {seconds:.0f} |"
+        yield f"| `{task}` | {len(runs)} | {100 * accuracy:.1f} | {nll:.3f} | {seconds:.1f} |"
 
 
 def _results(name: str) -> Iterator[str]:

@@ -153,6 +153,14 @@ def test_equations_break_where_there_is_a_gap(beside):
     assert catalogue.fold("b" * 130) == "b" * 130
 
 
+def test_methods_made_from_a_definition_say_so(beside):
+    """Whose paper's own text was not what they were written from."""
+    import catalogue
+
+    for name in ["ba_bfl", "ditto", "fald", "fedep", "fedgvi", "fedivon", "fedsep", "pfedbayes", "vr_fald"]:
+        assert "econstructed from" in (catalogue.module(name).__doc__ or ""), name
+
+
 def test_one_version_everywhere():
     version = fedddp.__version__
     assert f'version = "{version}"' in (TREE / "pyproject.toml").read_text()
