@@ -35,14 +35,14 @@ class Cell:
             return ""
         if self.metric.startswith(COUNTS):
             return f"{value:.1f}"
-        return f"{100 * value:.1f}" if self.metric.endswith("accuracy") else f"{value:.2f}"
+        return f"{100 * value:.1f}" if "accuracy" in self.metric else f"{value:.2f}"
 
     @property
     def rounding(self) -> float:
         """Half of the last digit that papers print."""
         if self.metric.startswith(COUNTS):
             return 0.51 if self.metric == ROUNDS else 0.051
-        return 0.00051 if self.metric.endswith("accuracy") else 0.0051
+        return 0.00051 if "accuracy" in self.metric else 0.0051
 
     @property
     def gap(self) -> float | None:

@@ -83,9 +83,9 @@ def test_every_number_has_its_command_seeds_and_date():
 
 
 def test_the_docs_tables_are_those_of_the_results():
-    """fedddp reproduce --docs docs/results.md docs/results/*.md"""
+    """fedddp reproduce --docs docs/clients.md docs/results.md docs/results/*.md"""
     folder = Path(__file__).parents[2] / "docs"
-    pages = {path: path.read_text() for path in (folder / "results.md", *(folder / "results").glob("*.md"))}
+    pages = {path: path.read_text() for path in folder.rglob("*.md")}
     for text in pages.values():
         assert docs.filled(text, results.read()) == text
     named = [name for text in pages.values() for _, name, _ in docs.REGION.findall(text)]
