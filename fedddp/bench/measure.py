@@ -78,7 +78,7 @@ def compare(name: str, words: list[str], rounds: int, exchange: Exchange, plain:
             cohorts = [Cohort(a.ids, 0, task, federation.oracle) for a in mine if a.rank == exchange.rank]
             bare = task, cohorts, config.local, solver == "adam", exchange
             contenders |= {"bare": Bare(*bare), "products": Products(*bare)}
-        found = _in_turn(contenders, rounds, exchange)
+        found = in_turn(contenders, rounds, exchange)
         if ours.recorder is not None:
             ours.recorder.close()
     for contender, result in found.items():
@@ -89,7 +89,7 @@ def compare(name: str, words: list[str], rounds: int, exchange: Exchange, plain:
     return {"workload": name, "solver": solver, "ranks": exchange.world_size, **found}
 
 
-def _in_turn(contenders: dict[str, Contender], rounds: int, exchange: Exchange) -> dict[str, dict[str, float]]:
+def in_turn(contenders: dict[str, Contender], rounds: int, exchange: Exchange) -> dict[str, dict[str, float]]:
     taken: dict[str, dict[str, list[float]]] = {name: {clock: [] for clock in CLOCKS} for name in contenders}
     for number in range(rounds):
         for name, contender in contenders.items():

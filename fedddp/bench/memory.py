@@ -62,7 +62,7 @@ def _rank(words: list[str]) -> int:
 def measure(name: str, words: list[str], exchange: Exchange) -> dict[str, Any]:
     """Of the rank whose peak adds most."""
     _whole_run([*words, *SMALL], exchange)
-    before = _settled()
+    before = settled()
     _whole_run([*words, "federation.rounds=3"], exchange)
     adds = resident("VmHWM") - before
     must = needed(words, exchange)
@@ -101,7 +101,7 @@ def resident(name: str = "VmRSS") -> int:
     raise ValueError(f"{name}: this system does not tell how much memory a process has")
 
 
-def _settled() -> int:
+def settled() -> int:
     """Give back what is free, forget the peak so far, and see what is left."""
     gc.collect()
     libc = ctypes.CDLL(None)

@@ -12,7 +12,9 @@ from fedddp.core.progress import waiting
 
 STUDIES = ("curvature", "exchange", "steps")  # asked for by name; each prints a table of its own
 # studies that start their ranks themselves
-OWN_RANKS = ("clients", "gpu", "launches", "memory", "methods", "predict", "ranks", "scale", "servers", "startup")
+OWN_RANKS = (
+    "adapters", "clients", "gpu", "launches", "memory", "methods", "predict", "ranks", "scale", "servers", "startup",
+)  # fmt: skip
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -63,6 +63,7 @@ class Table:
     factors: Sequence[float] = FACTORS  # of the usual learning rate, that are tried
     most: float = MOST  # seconds of one core that a run may take
     only: Mapping[str, Sequence[str]] = field(default_factory=dict)  # tasks of the rows that are not for all
+    last: int = 3  # rounds whose mean is told, the last ones
 
 
 def file(name: str = "ranking") -> Path:
@@ -173,7 +174,7 @@ def _one(table: Table, task: str, method: str, seed: int, factor: float, out: Pa
         return Entry(task, method, seed, factor, reason=kind + first_line(error))
     seconds = time.process_time() - began
     assert summary is not None, "nobody stops it"
-    return Entry(task, method, seed, factor, metrics=_numbers(place, summary["bytes_clients"], seconds))
+    return Entry(task, method, seed, factor, metrics=_numbers(place, summary["bytes_clients"], seconds, table.last))
 
 
 def _rounds_done(place: Path) -> int:
@@ -201,9 +202,9 @@ def limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-def _numbers(place: Path, clients: float, seconds: float) -> dict[str, float]:
-    """Means of the last three rounds, over samples of the posterior where there is one."""
-    records = [record for record in read_metrics(place / "metrics.jsonl") if "accuracy" in record][-3:]
+def _numbers(place: Path, clients: float, seconds: float, last: int) -> dict[str, float]:
+    """Means of the last rounds, over samples of the posterior where there is one."""
+    records = [record for record in read_metrics(place / "metrics.jsonl") if "accuracy" in record][-last:]
     prefix = "averaged_" if "averaged_accuracy" in records[-1] else ""
     names = {name: f"{prefix}{name}" for name in METRICS}
     names |= {f"validation_{name}": f"validation_{prefix}{name}" for name in METRICS[:2]}

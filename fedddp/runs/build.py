@@ -217,7 +217,7 @@ def make_local(config: Config) -> Solver:
 
 def make_oracle(config: Config, task: Task) -> Oracle:
     """How gradients are made: in bfloat16 if asked to."""
-    settings, micro = config.federation, _micro(config)
+    settings, micro = config.federation, micro_batch(config)
     kind = Autocast if settings.autocast == "bf16" else Oracle
     if micro and task.state is not None and not merges(task.module):
         raise ValueError(
@@ -227,13 +227,13 @@ def make_oracle(config: Config, task: Task) -> Oracle:
     return kind(task.module, task.layout, config.method.objective(task.objective), settings.vectorise, micro)
 
 
-def _micro(config: Config) -> int:
+def micro_batch(config: Config) -> int:
     return config.local.micro_batch if isinstance(config.local, Iterative) else 0
 
 
 def _by_hand(config: Config) -> bool:
     """Whether gradients may be made by hand, of models for which that is written."""
-    return config.federation.vectorise and config.federation.autocast != "bf16" and not _micro(config)
+    return config.federation.vectorise and config.federation.autocast != "bf16" and not micro_batch(config)
 
 
 def make_recorder(config: Config, task: Task) -> Record | None:
@@ -242,7 +242,7 @@ def make_recorder(config: Config, task: Task) -> Record | None:
         return None
     if task.device.type != "cuda":
         raise ValueError("federation.graphs=true: needs a GPU; leave it false here")
-    if _micro(config):
+    if micro_batch(config):
         raise ValueError("federation.graphs=true: not with local.micro_batch")
     if task.state is not None:
         raise ValueError("federation.graphs=true: not with model.buffers=average or local; use freeze")

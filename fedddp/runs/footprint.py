@@ -31,7 +31,7 @@ from fedddp.rounds.failures import Failed
 from fedddp.rounds.federate import HEAD, Federation
 from fedddp.rounds.method import Method
 from fedddp.rounds.store import ClientStore
-from fedddp.runs.build import WIDTHS, cohort_width, make_method, make_oracle, make_plan, make_task
+from fedddp.runs.build import WIDTHS, cohort_width, make_method, make_oracle, make_plan, make_task, micro_batch
 
 FEW = 4  # examples of a client in the round that is tried
 LIMIT = 20_000  # operations, after which a server's loop has shown what it holds
@@ -77,7 +77,7 @@ class Footprint:
     """Bytes on the device, by what they are for."""
 
     data: int  # training examples at home, or two batches of them; and test examples
-    parameters: int  # the model's own, and its start
+    parameters: int  # the model's own, its start, and what of it is frozen
     server: int
     rows: int  # of the clients at home
     round: int  # the widest cohort's step, the exchange, the server's step
@@ -116,6 +116,7 @@ def footprint(config: Config, task: Task, ranks: int, place: str) -> Footprint:
     seen = min(batch, largest)
     if tried.everything:
         seen = max(seen, min(EVERYTHING, largest))
+    together = min(seen, micro_batch(config) or seen)
     stacked = width if config.federation.vectorise else 1
     tables = width * largest * epochs * (8 + task.dtype.itemsize)  # of indices, and of weights
     ordering = 0 if place == "host" else width * largest * epochs * ORDERING
@@ -128,11 +129,11 @@ def footprint(config: Config, task: Task, ranks: int, place: str) -> Footprint:
     held = 0 if task.data.validation is None else task.data.validation.nbytes
     return Footprint(
         data=data + held,
-        parameters=2 * task.layout.numel * task.dtype.itemsize,
+        parameters=2 * task.layout.numel * task.dtype.itemsize + _frozen(task),
         server=_size(server),
         rows=clients * row if config.federation.rows == "device" else 0,
         round=tried.peak + _size(server) + tables + brought,
-        activations=max(ordering, int(more * stacked * max(0, seen - FEW)) + 2 * width * seen * _input(task)),
+        activations=max(ordering, int(more * stacked * max(0, together - FEW)) + 2 * width * seen * _input(task)),
         waiting=waits * tried.words * task.dtype.itemsize,
         evaluation=_evaluation(config, task, method, server),
         width=width,
@@ -234,6 +235,7 @@ def _activations(config: Config, task: Task, width: int) -> float:
     Asked with so many examples that these and not the parameters are most of it.
     """
     oracle = _oracle(config, task)
+    oracle.micro = 0  # of all that are asked for
     rows = 2 if width > 1 and config.federation.vectorise else 1
     count = max(FEW, min(MANY, 4 * task.layout.numel * task.dtype.itemsize // max(saved(task), 1)))
 
@@ -265,6 +267,10 @@ def saved(task: Task) -> int:
 
 def _oracle(config: Config, task: Task) -> Oracle:
     return make_oracle(replace(config, federation=replace(config.federation, graphs=False)), task)
+
+
+def _frozen(task: Task) -> int:
+    return sum(own.nbytes for own in task.module.parameters() if not own.requires_grad)
 
 
 def _input(task: Task) -> int:
