@@ -242,8 +242,9 @@ def _activations(config: Config, task: Task, width: int) -> float:
     def peak(examples: int) -> int:
         index = (torch.arange(rows * examples) % len(task.data.train)).view(rows, examples)
         inputs, targets = task.data.gather(index, task.dtype)
+        buffers = None if task.state is None else task.state.expand(rows, -1).clone()
         with Live() as live:
-            oracle(task.initial.expand(rows, -1).clone(), inputs, targets)
+            oracle(task.initial.expand(rows, -1).clone(), inputs, targets, buffers=buffers)
         return live.ledger.most
 
     return max(0, peak(2 * count) - peak(count)) / (rows * count)

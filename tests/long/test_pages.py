@@ -1,6 +1,7 @@
-"""Every `fedddp run` of the pages that are not run whole, for one short round, where its data are at hand or small."""
+"""Commands of the pages that are not run whole: runs and sweeps for one short round, where their data are few."""
 
 import os
+import re
 
 import pytest
 
@@ -15,30 +16,48 @@ from tests.long.test_newcomer import PAGES
 SHORT = ["federation.rounds=1", "local.epochs=1", "evaluation.histograms=0"]
 WHOLE = {TREE / "docs" / name for name in PAGES} | {*(TREE / "docs" / "start").glob("*.md")}
 RANKS = "WORLD_SIZE="  # one job in several terminals: tests/test_cli.py and tests/long/test_outside.py start such
-OTHERS = [one for one in SHELL if one.page not in WHOLE and "fedddp run" in one.text and RANKS not in one.text]
+OTHERS = [one for one in SHELL if one.page not in WHOLE and "fedddp " in one.text and RANKS not in one.text]
+AS_THEY_ARE = ("show", "split", "bench")
+LARGE = "its data are many: such experiments run on small files in tests/config, or no data is computed with"
 
 
 def short(words: list[str]) -> list[str]:
+    """One round of two seeds."""
     keys = tuple(f"{one.partition('=')[0]}=" for one in SHORT)
-    return [word for word in words if not word.startswith(keys)] + SHORT
+    kept = [re.sub(r"^seed=(\d+)\.\.\d+$", r"seed=\1,9", word) for word in words if not word.startswith(keys)]
+    return kept + SHORT
 
 
-def is_small(command: Command) -> bool:
-    """A run, on data that come with scikit-learn or are in FEDDDP_DATA and few."""
-    if command.program != "fedddp" or command.words[0] != "run":
-        return False
-    name = config.load(*config.split_words(_parse(command.words).words))["data.name"]
+def runnable(command: Command) -> list[str]:
+    """What is run of it: on data that come with scikit-learn or are in FEDDDP_DATA and few; nothing otherwise."""
+    if command.program != "fedddp":
+        return []
+    name, *rest = command.words
+    if name == "report" and (command.folder / "runs").is_dir() and not any("*" in word for word in rest):
+        return command.words
+    if name in ("run", "sweep") and "slurm" not in rest and is_small(_parse(command.words).words):
+        return short(command.words) + (["--wait"] if name == "sweep" and "--wait" not in rest else [])
+    return command.words if name in AS_THEY_ARE else []
+
+
+def is_small(words: list[str]) -> bool:
+    experiment, settings = config.split_words(words)
+    if experiment is None:
+        settings = [word for word in settings if word.startswith("data")]
+    name = config.load(experiment, [word for word in settings if word.startswith("data")])["data.name"]
     return name == "digits" or (name == "heart" and "FEDDDP_DATA" in os.environ)
 
 
 @pytest.mark.parametrize("block", OTHERS, ids=str)
-def test_its_runs_run(block: Block, tmp_path, monkeypatch):
+def test_its_commands_run(block: Block, tmp_path, monkeypatch):
     blocks.lay_out(tmp_path)
     own_files(block.page, tmp_path)
     monkeypatch.chdir(tmp_path)
-    found = [command for command in blocks.commands(block, tmp_path) if is_small(command)]
-    if not found:
-        pytest.skip("its data are many: `fedddp reproduce` runs them")
-    for command in found:
-        done = fedddp(*short(command.words), cwd=tmp_path)
-        assert done.returncode == 0, f"{command.words}: {done.stderr}"
+    ran = 0
+    for command in blocks.commands(block, tmp_path):
+        if words := runnable(command):
+            done = fedddp(*words, cwd=tmp_path)
+            assert done.returncode == 0, f"{words}: {done.stderr}"
+            ran += 1
+    if not ran:
+        pytest.skip(LARGE)

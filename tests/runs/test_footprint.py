@@ -27,6 +27,7 @@ CASES = [
     ["method=fedlap", *MLP, "federation.cohort_width=5"],
     ["method=scaffold", *MLP, "federation.cohort_width=1"],
     ["method=scaffold", *CNN, "federation.cohort_width=5"],
+    ["method=fedavg", "model=resnet", "model.norm=batch", "model.buffers=average", "federation.cohort_width=2"],
 ]
 
 
