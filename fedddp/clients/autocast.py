@@ -17,9 +17,15 @@ from fedddp.core.params import Layout
 
 class Autocast(Oracle):
     def __init__(
-        self, module: nn.Module, layout: Layout, objective: Objective, vectorise: bool = True, micro: int = 0
+        self,
+        module: nn.Module,
+        layout: Layout,
+        objective: Objective,
+        vectorise: bool = True,
+        micro: int = 0,
+        recompute: bool = False,
     ) -> None:
-        super().__init__(module, layout, objective, vectorise, micro)
+        super().__init__(module, layout, objective, vectorise, micro, recompute)
         self.chain = self.stack = None  # their products write float32 views
 
     def _loss(

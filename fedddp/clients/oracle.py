@@ -11,6 +11,7 @@ from torch.func import grad_and_value, vmap
 
 from fedddp.clients.chain import Chain, shorten
 from fedddp.clients.dropout import Dropout
+from fedddp.clients.recompute import Recompute
 from fedddp.clients.stack import Stack, pixels_last
 from fedddp.core.model import call
 from fedddp.core.objective import Objective
@@ -23,11 +24,21 @@ class Oracle:
     """Losses and gradients of a module at stacked flat parameters [C, P]."""
 
     def __init__(
-        self, module: nn.Module, layout: Layout, objective: Objective, vectorise: bool = True, micro: int = 0
+        self,
+        module: nn.Module,
+        layout: Layout,
+        objective: Objective,
+        vectorise: bool = True,
+        micro: int = 0,
+        recompute: bool = False,
     ) -> None:
-        """`micro`: most examples of a client that are computed together, one client after the other; 0: all."""
-        self.module, self.layout, self.objective, self.vectorise = module, layout, objective, vectorise and not micro
-        self.micro = micro
+        """With either of the last two, clients are computed one after the other.
+
+        `micro`: most examples of a client that are computed together; 0: all. `recompute`: see clients/recompute.py.
+        """
+        self.module, self.layout, self.objective = module, layout, objective
+        self.vectorise, self.micro = vectorise and not micro and not recompute, micro
+        self.recompute = Recompute(module, recompute)
         self.dropout = Dropout(module)
         self.chain = Chain.of(module, layout, objective) if self.vectorise else None
         self.stack = Stack.of(module, layout, objective) if self.vectorise else None
@@ -65,7 +76,7 @@ class Oracle:
         with torch.enable_grad():
             if self.vectorise and len(theta) > 1 and not padded:
                 return grad, self._by_vmap(theta, inputs, targets, weights, grad, masks, state)
-            with self.pixels_last:
+            with self.pixels_last, self.recompute:
                 return grad, self._by_loop(theta, inputs, targets, weights, counts, grad, masks, state)
 
     def clipped(

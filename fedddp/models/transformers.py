@@ -75,6 +75,7 @@ class Model(model.Model):
         more = {"num_labels": outputs} if self.task == "classification" else {}
         try:
             config = library.AutoConfig.from_pretrained(place, local_files_only=True, **more)
+            config.use_cache = False  # of keys and values of earlier tokens, which only generation asks for
             for key, value in vars(config).items():
                 if ("drop" in key or key.endswith("pdrop")) and isinstance(value, float):
                     setattr(config, key, 0.0)

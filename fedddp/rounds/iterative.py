@@ -30,6 +30,7 @@ class Iterative(Solver, extends=True):
     epochs: int = 1  # passes over a client's data in a round, at least 1
     batch_size: int = 32  # examples in a step, at least 1; the last batch of an epoch may be smaller
     micro_batch: int = 0  # examples of a step computed together, to the same gradient in less memory; 0: all of them
+    recompute: bool = False  # whether blocks of layers compute their activations twice instead of keeping them
     clip: float = 0.0  # largest norm of a client's gradient; 0: no clipping
     schedule: str = "constant"  # of the learning rate over rounds: constant, cosine or linear
     decay: float = 1.0  # the learning rate's factor per round, beside the schedule, in (0, 1]

@@ -217,23 +217,37 @@ def make_local(config: Config) -> Solver:
 
 def make_oracle(config: Config, task: Task) -> Oracle:
     """How gradients are made: in bfloat16 if asked to."""
-    settings, micro = config.federation, micro_batch(config)
+    settings, micro, again = config.federation, micro_batch(config), _recompute(config)
     kind = Autocast if settings.autocast == "bf16" else Oracle
     if micro and task.state is not None and not merges(task.module):
         raise ValueError(
             f"local.micro_batch={micro}: parts of a batch have other running statistics than the whole; "
             "choose model.buffers=freeze, or local.micro_batch=0"
         )
-    return kind(task.module, task.layout, config.method.objective(task.objective), settings.vectorise, micro)
+    if again and task.state is not None and not merges(task.module):
+        raise ValueError(
+            "local.recompute=true: what is computed twice would count twice in running statistics; "
+            "choose model.buffers=freeze, or local.recompute=false"
+        )
+    return kind(task.module, task.layout, config.method.objective(task.objective), settings.vectorise, micro, again)
 
 
 def micro_batch(config: Config) -> int:
     return config.local.micro_batch if isinstance(config.local, Iterative) else 0
 
 
+def _recompute(config: Config) -> bool:
+    return isinstance(config.local, Iterative) and config.local.recompute
+
+
+def _bounds_memory(config: Config) -> bool:
+    """Whether steps are made in less memory: by plain autograd, then, one client after the other."""
+    return bool(micro_batch(config)) or _recompute(config)
+
+
 def _by_hand(config: Config) -> bool:
     """Whether gradients may be made by hand, of models for which that is written."""
-    return config.federation.vectorise and config.federation.autocast != "bf16" and not micro_batch(config)
+    return config.federation.vectorise and config.federation.autocast != "bf16" and not _bounds_memory(config)
 
 
 def make_recorder(config: Config, task: Task) -> Record | None:
@@ -242,8 +256,8 @@ def make_recorder(config: Config, task: Task) -> Record | None:
         return None
     if task.device.type != "cuda":
         raise ValueError("federation.graphs=true: needs a GPU; leave it false here")
-    if micro_batch(config):
-        raise ValueError("federation.graphs=true: not with local.micro_batch")
+    if _bounds_memory(config):
+        raise ValueError("federation.graphs=true: not with local.micro_batch or local.recompute")
     if task.state is not None:
         raise ValueError("federation.graphs=true: not with model.buffers=average or local; use freeze")
     if task.data.named:

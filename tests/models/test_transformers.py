@@ -117,11 +117,26 @@ def test_language_predicts_what_follows_and_knows_the_tokenisers_words_only(plac
 )
 def test_same_bits_on_any_number_of_ranks_and_after_a_stop(worlds, tmp_path, place, more):
     given = words(place, "checkpoint.every=1", *more, model="gpt" if more[-1] == LANGUAGE[-1] else "bert")
-    done = {n: worlds(n).run(run, given, fresh(tmp_path, f"{n}"))[0] for n in (1, 2)}
-    assert (done[1]["checksum"], done[1]["nll"]) == (done[2]["checksum"], done[2]["nll"])
+    done = {n: worlds(n).run(run, given, fresh(tmp_path, f"{n}"))[0] for n in (1, 2, 3)}
+    assert len({(one["checksum"], one["nll"]) for one in done.values()}) == 1
     folder = fresh(tmp_path, "parts")
     assert worlds(2).run(run, given, folder, False, 2) == [None] * 2
     assert worlds(1).run(run, given, folder, True)[0]["checksum"] == done[1]["checksum"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["method=bayes_admm", "local=ivon", "local.lr=0.01", "model.lora.dropout=0.3"],
+        ["method=fedavg", "local=adam", "local.lr=0.01", "model.lora.train=stack", "federation.autocast=bf16"],
+        ["method=fedprox", "local=adam", "local.lr=0.01", *LANGUAGE],
+    ],
+    ids=["dropout", "stack in bfloat16", "language"],
+)
+def test_activations_that_are_computed_twice_change_no_bit(exchange, tmp_path, place, more):
+    given = words(place, *more, model="gpt" if more[-1] == LANGUAGE[-1] else "bert")
+    once = run(given, fresh(tmp_path, "once"))
+    assert run([*given, "local.recompute=true"], fresh(tmp_path, "twice"))["checksum"] == once["checksum"]
 
 
 def test_a_finished_run_predicts_from_the_folder_and_adapters_alone(exchange, tmp_path, place):
