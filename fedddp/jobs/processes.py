@@ -29,7 +29,9 @@ class Processes:
         """Whether all have ended; those that outlive a failed one for long are ended."""
         codes = [process.exitcode for process in self.processes]
         if any(codes) and self.failed < 0:
-            self.failed, self.failed_at = next(i for i, code in enumerate(codes) if code), time.monotonic()
+            ended = [number for number, code in enumerate(codes) if code]
+            # of several in one look that which a signal ended: it could not speak, and the others failed for want of it
+            self.failed, self.failed_at = min(ended, key=lambda number: (codes[number] or 0) > 0), time.monotonic()
         if self.failed >= 0 and time.monotonic() - self.failed_at > GRACE:
             self.signal(signal.SIGKILL)
         elif self.asked or codes.count(None) < len(codes):  # the rest should end by itself, and cannot if it is stopped

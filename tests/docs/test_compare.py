@@ -66,5 +66,5 @@ def test_processor_seconds_are_those_of_all_processes(monkeypatch):
     busy = "import os, time\nwhile time.process_time() < 0.5 * int(os.environ['ROUNDS']): pass\ntime.sleep(0.3)"
     outer = f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {busy!r}], check=True)"
     processor, clock = measure.total([sys.executable, "-S", "-c", outer], 2)
-    assert 1.0 <= processor < 1.6
+    assert 0.95 < processor < 1.6  # the system counts in hundredths
     assert clock > 1.2

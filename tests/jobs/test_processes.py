@@ -31,6 +31,15 @@ def test_all_is_well():
     assert start(0, 0, 0).wait() == 0
 
 
+def test_of_several_at_once_the_one_that_a_signal_ended_counts():
+    job = start(1, None)
+    os.kill(job.processes[1].pid, signal.SIGKILL)
+    for process in job.processes:
+        process.join()
+    assert job.wait() == -signal.SIGKILL
+    assert job.failed == 1
+
+
 def test_the_first_failure_counts_and_ends_the_others(monkeypatch):
     monkeypatch.setattr(processes, "GRACE", 0.0)
     job = start(None, 3, None)
