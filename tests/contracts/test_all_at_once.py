@@ -48,7 +48,6 @@ CASES = {
     "adam, a server's descent": ["fedlap_func", *MODELS["mlp"], "local=adam", "method.memory=validation"],
 }
 GATHERS = {"adam, a server's descent"}
-FIRST = "ivon"  # the others take as long, and run with what takes minutes
 RANKS = (2, 3, 1)  # of each of the three rounds
 
 
@@ -82,10 +81,9 @@ def both(case):
     return whole, parts
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not pretend.possible(), reason="needs a newer torch")
-@pytest.mark.parametrize(
-    "case", [FIRST, *(pytest.param(case, marks=pytest.mark.long) for case in CASES if case != FIRST)]
-)
+@pytest.mark.parametrize("case", CASES)
 def test_all_switches_at_once_change_no_bit(case):
     ((wanted, nothing),), (*stopped, last) = forked.call(both, case)
     assert nothing == 0
